@@ -206,6 +206,7 @@ ALL = [
     ("layer", "gzip-none", "headstart", HEADSTART, from_layout("e-gzip", "none")),
     ("layer", "zstd-lz4", "headstart", HEADSTART, from_layout("e-zstd", "lz4")),
     ("layer", "plain-lz4", "headstart", HEADSTART, from_layout("e-plain", "lz4")),
+    ("layer", "turbo", "headstart", HEADSTART, from_layout("e-gzip", "lz4", "--mode", "turbo")),
     ("registry", "registry-lz4", "headstart", HEADSTART, in_registry("lz4")),
     ("remote", "one-file", "headstart", HEADSTART, over_link),
     ("layers", "tiny", "headstart", HEADSTART, from_layout("tiny", "lz4")),

@@ -21,7 +21,7 @@ use crate::manifest::{ImageLayer, MANIFEST_OCI};
 use crate::plan_artifact::{EMPTY_CONFIG, is_unsound, put_blobs};
 use crate::transfer::HASH_TREE;
 use bytes::Bytes;
-use futures::future::try_join;
+use futures::future::{join, try_join};
 use futures::stream::{self, StreamExt, TryStreamExt};
 use headstart_block::{Digest, Error, ErrorKind, Result};
 use headstart_store::media_type::CONFIG_EMPTY;
@@ -94,13 +94,33 @@ async fn read(store: &dyn Store, artifact: &Referrer, key: &Digest) -> Result<Op
 /// # Errors
 /// [`ErrorKind::Invalid`] if a layer has no hash tree; errors of the store.
 pub async fn publish(store: &Arc<dyn Store>, layers: &[(Digest, ImageLayer)]) -> Result<()> {
-    put_blobs(store, &[]).await?;
+    if !store.drops_unnamed_blobs() {
+        put_blobs(store, &[]).await?;
+        return put_artifacts(store, layers, 1).await;
+    }
+    // Nearly always the empty config is there, and waiting for that answer would be a round trip. A registry that lacks
+    // it refuses the artifacts.
+    let (config, put) = join(put_blobs(store, &[]), put_artifacts(store, layers, AT_ONCE)).await;
+    config?;
+    match put {
+        Err(error) => {
+            tracing::debug!(%error, "the notes of converted layers are written once more");
+            put_artifacts(store, layers, AT_ONCE).await
+        }
+        put => put,
+    }
+}
+
+async fn put_artifacts(
+    store: &Arc<dyn Store>,
+    layers: &[(Digest, ImageLayer)],
+    at_once: usize,
+) -> Result<()> {
     let put = |(key, layer): &(Digest, ImageLayer)| {
         let artifact = artifact(key, layer).map(Bytes::from);
         let key = *key;
         async move { store.put_referrer(&key, MANIFEST_OCI, artifact?, &[]).await.map(drop) }
     };
-    let at_once = if store.drops_unnamed_blobs() { AT_ONCE } else { 1 };
     stream::iter(layers.iter().map(put)).buffer_unordered(at_once).try_collect().await
 }
 

@@ -1,5 +1,5 @@
-//! The certificate authorities by which servers are checked. The host's are many, and reading them takes 50 ms: they are
-//! read when the first server shows a certificate. A registry without TLS may still redirect to a server with it.
+//! The certificate authorities by which servers are checked. The host's are many, and reading them takes 50 ms: that is
+//! done when the first server shows a certificate. A registry without TLS may still redirect to a server with it.
 
 use headstart_block::{Error, Result};
 use parking_lot::Mutex;

@@ -56,7 +56,7 @@ pub struct ServerSettings {
     pub leftover: Leftover,
 }
 
-/// What makes a disk the same disk for the next process that serves it.
+/// The identity of a disk for the next process that serves it.
 #[derive(Clone, Debug)]
 pub struct KeptDisk {
     /// The name of the disk at its agent.

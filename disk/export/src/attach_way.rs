@@ -2,11 +2,11 @@
 //!
 //! What counts is the death of the process that serves the disk, under programs that read from it:
 //!
-//! | way | requests at that moment | on a host |
-//! |---|---|---|
-//! | a loop device over a file of FUSE that a keeper keeps | go on with the next process, at once | with Linux 6.9 or later |
-//! | the kernel's nbd driver | are sent again when their time is over; others go on at once | with the module, Linux 5.14 |
-//! | a loop device over a file of FUSE | fail, and so do all after them | of any kind |
+//! | way | requests at that moment |
+//! |---|---|
+//! | a loop device over a file of FUSE that a keeper keeps (Linux 6.9) | go on at once with the next process |
+//! | the kernel's nbd driver (Linux 5.14) | are sent again when their time is over; others go on at once |
+//! | a loop device over a file of FUSE | fail, and so do all after them |
 //!
 //! ublk could do what the first does, with less work for each read. But the server of this project lets its device go
 //! with its process, and is experimental: it is taken only if it is asked for.

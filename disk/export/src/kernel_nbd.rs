@@ -5,9 +5,9 @@
 //!
 //! # A device that outlives its process
 //!
-//! With [`KernelNbdSettings::kept`], the device stays when its process dies: the driver waits up to [`KEPT_FOR`] for new
-//! connections, and the disk's next process finds the device by the text that the driver shows in `backend` and gives
-//! it connections. No request fails. But requests that the dead process had taken are sent again only when
+//! With [`KernelNbdSettings::kept`], the device stays when its process dies: the driver waits up to [`KEPT_FOR`] for
+//! new connections, and the disk's next process finds the device by the text that the driver shows in `backend` and
+//! gives it connections. No request fails. But requests that the dead process had taken are sent again only when
 //! [`KernelNbdSettings::timeout`] is over: the driver has no other moment for that. So a keeper's file of FUSE, whose
 //! requests are sent again at once, is better where the kernel has it (Linux 6.9).
 //!
@@ -15,9 +15,9 @@
 //!
 //! * Sectors are always 512 bytes: with 4096 the kernel would look for the partition table of an image made for
 //!   512 in the wrong place. A size that is no multiple of 512 is refused, because the kernel would cut off the end.
-//! * The kernel gives up a connection on which a request waits for longer than [`KernelNbdSettings::timeout`], and sends
-//!   the request on another one. The timeout must be longer than a read may wait for its store. Lost connections are
-//!   replaced within a second. If a device that is not kept loses all of them, its I/O fails.
+//! * The kernel gives up a connection on which a request waits for longer than [`KernelNbdSettings::timeout`], and
+//!   sends the request on another one. The timeout must be longer than a read may wait for its store. Lost
+//!   connections are replaced within a second. If a device that is not kept loses all of them, its I/O fails.
 //! * The device does not grow with its disk until it is attached again.
 //! * Detaching a device that is mounted fails the I/O of the file system on it. Unmount first.
 //! * Pages of the disk that a device had before may still be in the host's cache; the pages of a device are dropped

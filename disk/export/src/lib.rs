@@ -12,8 +12,8 @@
 //! | [`kernel_nbd`] | the kernel, as `/dev/nbdN`: its nbd driver joined to the NBD server of this crate |
 //!
 //! The module [`socket`] makes the Unix sockets of these servers. [`loop_mount`] mounts the file system on a disk that
-//! FUSE serves, for containers; [`attach_way`] says which way is the best for that. [`keeper`] is the process by which mounts of FUSE outlive the processes that serve
-//! them.
+//! FUSE serves, for containers; [`attach_way`] says which way is the best for that. [`keeper`] is the process by which
+//! mounts of FUSE outlive the processes that serve them.
 //!
 //! # Promises of all servers
 //!

@@ -30,7 +30,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::ffi::{CStr, OsString};
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread;
@@ -261,10 +261,8 @@ fn has_its_disk(disk: &Path, at: &Path) -> std::io::Result<bool> {
     }
     let device = PathBuf::from(format!("/sys/dev/block/{}:{}", major(number), minor(number)));
     let name = fs::read_link(device)?.file_name().map(PathBuf::from).unwrap_or_default();
-    let device = File::options()
-        .read(true)
-        .custom_flags(i32::try_from(OFlags::DIRECT.bits()).unwrap_or_default())
-        .open(Path::new("/dev").join(name))?;
+    let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
+    let device = File::from(rustix::fs::open(Path::new("/dev").join(name), flags, Mode::empty())?);
     let mut block = AlignedBlock([0; DIRECT_LEN]);
     device.read_exact_at(&mut block.0, 0)?;
     Ok(true)

@@ -1,6 +1,6 @@
 //! Releases the images of an agent's disk that is over and has no process: it was detached while its process was down,
-//! or its first process failed. A mount or a device that its last process left goes. The agent knows neither the stores'
-//! options nor their credentials: this process has the arguments and the environment of the disk's process.
+//! or its first process failed. A mount or a device that its last process left goes. The agent knows no store's
+//! options and credentials: this process has the arguments and the environment of the disk's process.
 
 use super::arguments::device_name;
 use super::{Attach, RUNTIME_THREADS};

@@ -19,7 +19,7 @@ const ANSWERS: Duration = Duration::from_secs(150);
 /// The time between two looks at a disk that is being started.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// The longest wait of a read of an nbd device for its store: as long, and ten seconds, waits a read whose process died.
+/// The longest wait of a read of an nbd device for its store. A read whose process died waits ten seconds longer.
 const NBD_DEADLINE: Duration = Duration::from_secs(30);
 
 /// The agent, as the holder of images' disks.
@@ -34,12 +34,12 @@ pub(super) struct AgentDisks {
     way: (AttachWay, Fallback),
 }
 
-/// What is done where a disk cannot be attached in the way that was chosen.
+/// The reaction where a disk cannot be attached in the way that was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fallback {
-    /// It fails: the way was asked for.
+    /// An error: the way was asked for.
     None,
-    /// A loop device is taken.
+    /// A loop device.
     Loop,
 }
 
@@ -149,7 +149,7 @@ fn text_of(path: &Path) -> Result<String> {
 
 impl TreeDisks for AgentDisks {
     fn attach(&self, name: &str, order: &DiskOrder<'_>) -> Result<AttachedTree> {
-        // The loop device of a disk that is written to shows who uses it, also after a restart of this program.
+        // The loop device of a disk that is written to shows its users, also after a restart of this program.
         let way = if order.writable.is_some() { AttachWay::Loop } else { self.way.0 };
         match self.attach_by(name, order, way) {
             Err(error) if way != AttachWay::Loop && self.way.1 == Fallback::Loop => {

@@ -2,6 +2,7 @@
 
 use crate::large::watched;
 use crate::scene::{Scene, sha256};
+use crate::tools::{installed, run};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::{Value, json};
@@ -57,6 +58,11 @@ fn header(kind: u8, path: &str, target: &str) -> [u8; 512] {
 
 /// Makes the image `app` of a layout.
 fn make_image(scene: &Scene, layout: &str, layers: Vec<Layer>) {
+    store_image(scene, layout, "gzip", layers.into_iter().map(Layer::done).collect());
+}
+
+/// Makes the image `app` of a layout, of compressed layers with the digests of their tars.
+fn store_image(scene: &Scene, layout: &str, compression: &str, layers: Vec<(Vec<u8>, String)>) {
     let dir = scene.path(layout);
     fs::create_dir_all(dir.join("blobs/sha256")).unwrap();
     let store = |media_type: &str, bytes: &[u8]| -> Value {
@@ -65,9 +71,9 @@ fn make_image(scene: &Scene, layout: &str, layers: Vec<Layer>) {
         json!({ "mediaType": media_type, "digest": format!("sha256:{digest}"), "size": bytes.len() })
     };
     let (mut described, mut ids) = (Vec::new(), Vec::new());
-    for layer in layers {
-        let (bytes, id) = layer.done();
-        described.push(store("application/vnd.oci.image.layer.v1.tar+gzip", &bytes));
+    let layer_type = format!("application/vnd.oci.image.layer.v1.tar+{compression}");
+    for (bytes, id) in layers {
+        described.push(store(&layer_type, &bytes));
         ids.push(id);
     }
     let config = json!({
@@ -126,5 +132,31 @@ fn a_hundred_thousand_directories_need_no_more_memory() {
     }
     gone.add(b'0', ".wh.d", "");
     make_image(&scene, "layout", vec![made, filled, removed, gone]);
+    convert(&scene, "--codec lz4 --threads 2");
+}
+
+/// A layer whose decompressor needs 64 MiB, with as many names as the first test has: both at once.
+#[test]
+fn the_largest_window_of_zstd_is_within_the_bound() {
+    if !installed(&["zstd"]) {
+        return;
+    }
+    let scene = Scene::new();
+    let name = |number: usize| format!("d/{}-{number:08}", "n".repeat(80));
+    let mut tar = Vec::new();
+    let mut add = |kind: u8, path: &str, target: &str| tar.extend_from_slice(&header(kind, path, target));
+    add(b'5', "d/", "");
+    for number in 0..8 {
+        add(b'0', &format!("file-{number}"), "");
+    }
+    for number in 0..400_000 {
+        add(b'1', &name(number), &format!("file-{}", number / 60_000));
+    }
+    tar.extend_from_slice(&[0; 1024]);
+    let id = format!("sha256:{}", sha256(&tar));
+    fs::write(scene.path("layer.tar"), tar).unwrap();
+    run(&scene, "zstd", "-q -1 --long=26 layer.tar -o layer.zst");
+    let packed = fs::read(scene.path("layer.zst")).unwrap();
+    store_image(&scene, "layout", "zstd", vec![(packed, id)]);
     convert(&scene, "--codec lz4 --threads 2");
 }

@@ -19,6 +19,8 @@ use proptest::prelude::*;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
+mod digests;
+
 /// The size of disks here: 32 MiB.
 const SIZE: u64 = 32 << 20;
 

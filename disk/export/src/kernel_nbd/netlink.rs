@@ -2,7 +2,7 @@
 //!
 //! [`Request`] and [`parse`] are bytes only; [`DriverSocket`] has the socket.
 
-use headstart_block::{Error, ErrorKind, Result};
+use headstart_block::{Error, ErrorKind, Result, saturating};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -110,7 +110,7 @@ impl Request {
     }
 
     fn done(mut self) -> Vec<u8> {
-        let len = u32::try_from(self.0.len()).unwrap_or(u32::MAX);
+        let len: u32 = saturating(self.0.len());
         self.0[..4].copy_from_slice(&len.to_ne_bytes());
         self.0
     }
@@ -118,7 +118,7 @@ impl Request {
 
 /// Appends an attribute, which begins and ends at multiples of four bytes.
 fn put(bytes: &mut Vec<u8>, kind: u16, value: &[u8]) {
-    let len = u16::try_from(ATTRIBUTE_HEAD + value.len()).unwrap_or(u16::MAX);
+    let len: u16 = saturating(ATTRIBUTE_HEAD + value.len());
     bytes.extend(len.to_ne_bytes());
     bytes.extend(kind.to_ne_bytes());
     bytes.extend(value);
