@@ -49,9 +49,9 @@ const PART_MAX: u32 = 4 << 20;
 /// become durable.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The longest wait for an answer or a part of a layer in a commit. A layer of 100 GB that was sealed ahead is completed
-/// and synced before the first answer, and the base that it becomes is opened before the last. The death of the disk's
-/// process ends any wait at once.
+/// The longest wait for an answer or a part of a layer in a commit. A layer of 100 GB that was sealed ahead is
+/// completed and synced before the first answer, and the base that it becomes is opened before the last. The death of
+/// the disk's process ends any wait at once.
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// A request to the process of a disk.

@@ -52,7 +52,8 @@ impl CommittedLayer {
 /// `unique` becomes a part of the name of the lease.
 ///
 /// # Errors
-/// [`ErrorKind::Conflict`] if its topmost layer is another one; errors of opening the image; those of [`WritableDisk::replace_frozen`]. The disk is as it was then.
+/// [`ErrorKind::Conflict`] if its topmost layer is another one; errors of opening the image; those of
+/// [`WritableDisk::replace_frozen`]. The disk is as it was then.
 pub fn stack_on(
     disk: &WritableDisk,
     dir: &Path,

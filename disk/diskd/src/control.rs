@@ -256,7 +256,7 @@ enum GivenLayer {
 }
 
 impl GivenLayer {
-    /// What the topmost layer of an image must be.
+    /// The topmost layer that an image must have.
     fn expected(&self) -> Result<CommittedLayer> {
         Ok(match self {
             Self::Sent(summary) => CommittedLayer::Written(*summary),

@@ -40,8 +40,8 @@
 //!   `active`. If the background request is answered first anyway, the new request is complete and is cancelled.
 //! * The failure of a background request does not fail the reads that wait for it: they bypass it, as misses. The reads
 //!   fail only if the new requests fail too.
-//! * A read that waits for data which has arrived waits for the pages of the hash tree that this data lacks, too, also for
-//!   those that it does not need itself. If these are given up, the data is asked for again.
+//! * A read that waits for data which has arrived waits for the pages of the hash tree that this data lacks, too, also
+//!   for those that it does not need itself. If these are given up, the data is asked for again.
 //! * If a read is abandoned by its client, its requests stay as background work, because their bytes are probably
 //!   wanted again. If 256 background requests are queued already, those of this read that are not sent are dropped
 //!   instead.

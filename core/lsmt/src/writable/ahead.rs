@@ -17,8 +17,8 @@
 //!
 //! *Walks.* A pass that finds more data than it may seal leaves the rest in a list, and the next ones take from that
 //! instead of walking over all runs again: only what it takes is looked up once more, because it may have been written
-//! over since. A new walk comes when the list is empty, or a quarter of the layer was sealed since the last, so that data
-//! which was written over in the layer is counted in time.
+//! over since. A new walk comes when the list is empty, or a quarter of the layer was sealed since the last, so that
+//! data which was written over in the layer is counted in time.
 //!
 //! *Crashes.* A place may be used again once the disk is opened again, because data without a durable record is cut
 //! off. So a layer that was begun is of no use beyond the process that has the disk open, and nothing on the disk ever

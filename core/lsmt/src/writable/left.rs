@@ -100,8 +100,8 @@ impl Left {
     }
 
     /// The records of a pair that its log, which ends at `end`, may lack, in the order of the writes. Data that was set
-    /// aside is brought to its place in the file `data`. None if they do not continue that log, or if any of the data is
-    /// not what was written.
+    /// aside is brought to its place in the file `data`. None if they do not continue that log, or if any of the data
+    /// is not what was written.
     ///
     /// # Errors
     /// Errors of the files.
@@ -113,7 +113,7 @@ impl Left {
                 pair = number,
                 writes = entries.len(),
                 log_bytes = end.bytes,
-                "writes that were answered and not flushed do not continue the log as it is, which is of another moment: \
+                "writes that were answered and not flushed do not continue the log, which is of another moment: \
                  they are left out"
             );
             return Ok(Vec::new());

@@ -377,7 +377,8 @@ fn chain_next(chain: u32, records: &[u8]) -> u32 {
     checksum(&[&chain.to_le_bytes(), &count.to_le_bytes(), records])
 }
 
-fn checksum(parts: &[&[u8]]) -> u32 {
+/// The checksum of bytes that are in several parts.
+pub(super) fn checksum(parts: &[&[u8]]) -> u32 {
     let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
     parts.iter().for_each(|part| digest.update(part));
     #[expect(clippy::cast_possible_truncation, reason = "a CRC of 32 bits")]

@@ -1,9 +1,9 @@
 //! The ends of the logs that the file of pending records continues.
 //!
 //! The file (`pending.rs`) and the logs are separate files, and storage may give back an earlier state of either while
-//! the host runs. Entries that were flushed long ago, laid over a log that has later records, would bring old data back;
-//! entries over a log that lost its last groups would be the content of no moment. So the file notes where each log may
-//! end, and its entries count only for a log that ends there.
+//! the host runs. Entries that were flushed long ago, laid over a log that has later records, would bring old data
+//! back; entries over a log that lost its last groups would be the content of no moment. So the file notes where each
+//! log may end, and its entries count only for a log that ends there.
 //!
 //! A flush notes the next end of a log before it writes the group, and the ends that were reached when all is durable.
 //! Whatever moment the process dies at, the log ends at a place that is noted. There are two places for notes, used in
@@ -17,9 +17,9 @@
 //! ...   CRC-32C of all before (4)
 //! ```
 
-use super::log::LogEnd;
-use super::pending::checksum;
+use super::log::{self, LogEnd};
 use super::state::PAIRS_MAX;
+use headstart_block::exact;
 
 /// Bytes that a note takes at most.
 const NOTE_MAX: usize = FIXED + ENDS_MAX * END_LEN + 4;
@@ -76,14 +76,14 @@ impl LogEnds {
         let mut bytes = Vec::with_capacity(NOTE_MAX);
         bytes.extend(self.number.to_le_bytes());
         bytes.extend(self.first.to_le_bytes());
-        let count = u32::try_from(self.ends.len()).unwrap_or(u32::MAX);
+        let count: u32 = exact(self.ends.len(), "there are few");
         bytes.extend(count.to_le_bytes());
         for (pair, LogEnd { bytes: len, checksum }) in &self.ends {
             bytes.extend(pair.to_le_bytes());
             bytes.extend(checksum.to_le_bytes());
             bytes.extend(len.to_le_bytes());
         }
-        let sum = checksum(&bytes);
+        let sum = log::checksum(&[&bytes]);
         bytes.extend(sum.to_le_bytes());
         bytes
     }
@@ -94,7 +94,7 @@ impl LogEnds {
         let long = |at: usize| Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
         let count = usize::try_from(word(16)?).ok().filter(|count| *count <= ENDS_MAX)?;
         let len = FIXED + count * END_LEN;
-        if word(len)? != checksum(bytes.get(..len)?) {
+        if word(len)? != log::checksum(&[bytes.get(..len)?]) {
             return None;
         }
         let end = |n: usize| {

@@ -33,18 +33,18 @@
 //!
 //! Entries are replayed over the log and brought into it at once (`left.rs`). They count
 //!
-//! * if the boot id is that of the running host, so that no loss of power was in between, and the number that of the file
-//!   system, which a snapshot beside its origin has not;
-//! * if the log of their pair ends where the last note says. Storage that loses its last writes while the host runs, or is
-//!   set back to a snapshot, gives back a log and a file that do not belong together; and none of the entries is from
-//!   after that note;
+//! * if the boot id is that of the running host, so that no loss of power was in between, and the number that of the
+//!   file system, which a snapshot beside its origin has not;
+//! * if the log of their pair ends where the last note says. Storage that loses its last writes while the host runs, or
+//!   is set back to a snapshot, gives back a log and a file that do not belong together; and none of the entries is
+//!   from after that note;
 //! * if the data of all entries of a pair has their checksums.
 //!
 //! Entries of a pair that fail this are left out, and a warning says so: the disk then has what was flushed, and is no
 //! worse than without this file. A missing entry is that of a write that was not answered.
 //!
-//! A file of the first form has no note of logs, only the position of the first entry, and its slots have 40 bytes. It is
-//! read as well: a program that takes the place of an earlier version while guests run needs their writes.
+//! A file of the first form has no note of logs, only the position of the first entry, and its slots have 40 bytes. It
+//! is read as well: a program that takes the place of an earlier version while guests run needs their writes.
 //!
 //! The name of the file is that of an index whose number no pair has. So versions that do not know the file remove it
 //! when they open the disk, as any file of a pair that `state.json` does not name, and do not leave it for later with

@@ -61,8 +61,8 @@ impl WritableDisk {
         self.flush()
     }
 
-    /// Takes the space that the first writes and discards of clients need beside their data. Returns whether writes that
-    /// are answered and not flushed will survive the death of this process.
+    /// Takes the space that the first writes and discards of clients need beside their data. Returns whether writes
+    /// that are answered and not flushed will survive the death of this process.
     ///
     /// # Errors
     /// Errors of the files, as [`ErrorKind::NoSpace`]. The disk is usable nevertheless.
