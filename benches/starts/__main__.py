@@ -56,7 +56,8 @@ def arguments():
     parser.add_argument("--delay", type=int, default=20, help="round trip of the link, ms [20]")
     parser.add_argument("--batch", type=int, metavar="N", help="measure only one container beside N at once")
     parser.add_argument("--many", action="store_true", help="measure only the memory of 200 containers of 20 images")
-    parser.add_argument("--trees", action="store_true", help="measure only du, tar and fio over the files of a container")
+    parser.add_argument("--trees", action="store_true",
+                        help="measure only du, tar and fio over the files of a container")
     parser.add_argument("--page-cache", type=names, metavar="WAY,...", help="measure only what the disks leave in the "
                         "page cache, with these values of `attach --page-cache`, or `default`")
     parser.add_argument("--parts", type=names, default=["scans", "boots", "starts"],

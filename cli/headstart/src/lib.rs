@@ -79,7 +79,7 @@ enum Command {
     Image(Box<image::Command>),
     /// Leases: the attached disks and writable directories that keep images of a store
     #[command(subcommand, after_help = lease::EXAMPLES)]
-    Lease(lease::Command),
+    Lease(Box<lease::Command>),
     /// Single layer files
     #[command(subcommand)]
     Layer(layer::Command),

@@ -134,6 +134,7 @@ fn read_all(own: Option<&(PathBuf, String)>, file: Option<&Path>, key: &str) -> 
 }
 
 /// The credentials for a single repository.
+#[expect(clippy::disallowed_methods, reason = "credentials have an end")]
 fn read_own(file: &Path, repository: &str) -> Result<Option<Credential>> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let found = PullCredentials::read(file)?;
