@@ -95,8 +95,8 @@ pub struct DiskOptions {
     /// `true` to attach an image that is completely in the cache even if its store denies access.
     pub cached_although_denied: bool,
     /// The longest time since the store let this host read an image for which that is attached from the cache: if the
-    /// store is away, and by its digest also if the store does not answer at once. `None`: a store is waited for, and one
-    /// that is away does not limit the time.
+    /// store is away, and by its digest also if the store does not answer at once. `None`: a store is waited for, and
+    /// one that is away does not limit the time.
     pub offline_limit: Option<Duration>,
     /// The image that the reference meant when the disk was first attached; it is attached again, even if the tag means
     /// another image by now. `None`: the store is asked which image the reference means.

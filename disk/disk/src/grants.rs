@@ -8,10 +8,10 @@
 //! headstart grant 1 sha256:<digest of the manifest> <seconds since 1970, or `refused`>
 //! ```
 //!
-//! With a limit ([`DiskOptions::offline_limit`](crate::attach::DiskOptions::offline_limit)), an image with a younger grant is
-//! attached by its digest if the store does not answer within [`PATIENCE`]. The question stays, and an answer that
-//! comes later is kept. An older grant is none. A grant is for one manifest in one repository: that of another image,
-//! or of another repository with the same image, does not count.
+//! With a limit ([`offline_limit`](crate::attach::DiskOptions::offline_limit)), an image with a younger grant is
+//! attached by its digest if the store does not answer at once. The question stays, and an answer that comes later is
+//! kept. An older grant is none. A grant is for one manifest in one repository: that of another image, or of another
+//! repository with the same image, does not count.
 
 use crate::known_files::KnownFiles;
 use bytes::Bytes;

@@ -42,7 +42,7 @@ impl<'s> Host<'s> {
         Self::start_with(scene, plugin, RegistryAccess::Open, "")
     }
 
-    /// The same with a registry for those who have a password, and more words for the snapshotter.
+    /// The same with a registry of this kind, and more words for the snapshotter.
     pub(crate) fn start_with(
         scene: &'s Scene,
         plugin: &'static str,
