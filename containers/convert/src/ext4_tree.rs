@@ -5,9 +5,8 @@
 
 use crate::file_tree::{FileTree, LayerContent, NewNode, NodeAttributes, NodeKind, NodeStatus, NodeXattr};
 use headstart_block::{Error, Result, exact};
-use headstart_ext4::{
-    BlockSink, FileContent, FileKind, FileSystem, InodeAttributes, InodeNumber, InodeTime, NewInode,
-};
+use headstart_ext4::{FileSystem, InodeAttributes, InodeNumber, InodeTime};
+use headstart_file_blocks::{BlockSink, FileContent, FileKind, NewInode};
 use headstart_tar::TarTime;
 use std::ops::Range;
 

@@ -20,7 +20,7 @@ use crate::layer_stream::LayerStream;
 use crate::parent_disk::ParentDisk;
 use crate::tar_conversion::{TarConversion, WrittenTree};
 use headstart_block::{ByteRange, Digest, Error, ReadAt, Result};
-use headstart_ext4::{BlockSink, FoundSectors};
+use headstart_file_blocks::{BlockSink, FoundSectors};
 use headstart_image::manifest::ImageLayer;
 use headstart_image::new_layer::Packing;
 use headstart_image::store::Staging;

@@ -21,10 +21,10 @@
 
 use crate::Block;
 use crate::bitmap;
-use crate::blocks::MetadataBlocks;
 use crate::geometry::Geometry;
 use crate::group::{BLOCK_UNINIT, GroupDescriptor, INODE_UNINIT};
 use headstart_block::{Error, Result, exact};
+use headstart_file_blocks::ChangedBlocks;
 use std::ops::Range;
 
 /// Blocks that are set aside at once for metadata: 1 MiB.
@@ -47,7 +47,7 @@ pub(crate) struct Allocator {
     /// Blocks that are set aside for metadata and still free.
     set_aside: Range<u64>,
     /// Blocks that this layer frees: for each group a block with its bits, so that there may be any number of them.
-    freed: MetadataBlocks,
+    freed: ChangedBlocks,
 }
 
 /// The place where a search for something free goes on.
@@ -77,7 +77,7 @@ impl Allocator {
     pub(crate) fn open(
         geometry: Geometry,
         groups: Vec<GroupDescriptor>,
-        blocks: &mut MetadataBlocks,
+        blocks: &mut ChangedBlocks,
     ) -> Result<Self> {
         let mut this = Self::unmarked(geometry, groups);
         this.blocks.next = this.end_of_used_blocks(blocks)?;
@@ -95,7 +95,7 @@ impl Allocator {
         geometry: Geometry,
         groups: Vec<GroupDescriptor>,
         reserved: u32,
-        blocks: &mut MetadataBlocks,
+        blocks: &mut ChangedBlocks,
     ) -> Result<Self> {
         let mut this = Self::unmarked(geometry, groups);
         let last = this.geometry.groups() - 1;
@@ -129,7 +129,7 @@ impl Allocator {
             geometry,
             groups,
             set_aside: 0..0,
-            freed: MetadataBlocks::scratch(FREED_IN_MEMORY),
+            freed: ChangedBlocks::scratch(FREED_IN_MEMORY),
         }
     }
 
@@ -147,7 +147,7 @@ impl Allocator {
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Invalid`] if no block is free; errors of reading bitmaps.
-    pub(crate) fn take_run(&mut self, blocks: &mut MetadataBlocks, most: u64) -> Result<Range<u64>> {
+    pub(crate) fn take_run(&mut self, blocks: &mut ChangedBlocks, most: u64) -> Result<Range<u64>> {
         let run = self.find_run(blocks, most)?;
         self.mark_used(blocks, run.clone())?;
         Ok(run)
@@ -157,7 +157,7 @@ impl Allocator {
     ///
     /// # Errors
     /// As [`Allocator::take_run`].
-    pub(crate) fn take_metadata_block(&mut self, blocks: &mut MetadataBlocks) -> Result<u64> {
+    pub(crate) fn take_metadata_block(&mut self, blocks: &mut ChangedBlocks) -> Result<u64> {
         if self.set_aside.is_empty() {
             self.set_aside = self.find_run(blocks, METADATA_RUN)?;
         }
@@ -197,8 +197,8 @@ impl Allocator {
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Corrupt`] if a block was free already: two files have it.
-    pub(crate) fn finish(mut self, blocks: &mut MetadataBlocks) -> Result<Vec<GroupDescriptor>> {
-        let freed = std::mem::replace(&mut self.freed, MetadataBlocks::scratch(0));
+    pub(crate) fn finish(mut self, blocks: &mut ChangedBlocks) -> Result<Vec<GroupDescriptor>> {
+        let freed = std::mem::replace(&mut self.freed, ChangedBlocks::scratch(0));
         freed.changes(&mut |group, freed| {
             let group = exact::<u32>(group, "a group's number");
             self.initialize_block_bitmap(blocks, group)?;
@@ -220,7 +220,7 @@ impl Allocator {
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Invalid`] if none is free; errors of reading bitmaps.
-    pub(crate) fn take_inode(&mut self, blocks: &mut MetadataBlocks, directory: bool) -> Result<u32> {
+    pub(crate) fn take_inode(&mut self, blocks: &mut ChangedBlocks, directory: bool) -> Result<u32> {
         let per_group = self.geometry.inodes_per_group();
         loop {
             if self.inodes.next >= self.inodes.end {
@@ -256,7 +256,7 @@ impl Allocator {
     /// [`headstart_block::ErrorKind::Corrupt`] if the inode is free already.
     pub(crate) fn free_inode(
         &mut self,
-        blocks: &mut MetadataBlocks,
+        blocks: &mut ChangedBlocks,
         inode: u32,
         directory: bool,
     ) -> Result<()> {
@@ -275,7 +275,7 @@ impl Allocator {
     }
 
     /// Finds a run of free blocks at the mark, and moves the mark past it.
-    fn find_run(&mut self, blocks: &mut MetadataBlocks, most: u64) -> Result<Range<u64>> {
+    fn find_run(&mut self, blocks: &mut ChangedBlocks, most: u64) -> Result<Range<u64>> {
         loop {
             if self.blocks.next >= self.blocks.end {
                 if self.blocks.wrap() {
@@ -308,7 +308,7 @@ impl Allocator {
         }
     }
 
-    fn mark_used(&mut self, blocks: &mut MetadataBlocks, run: Range<u64>) -> Result<()> {
+    fn mark_used(&mut self, blocks: &mut ChangedBlocks, run: Range<u64>) -> Result<()> {
         for (group, bits) in bits_of(&self.geometry, run) {
             let descriptor = &mut self.groups[group as usize];
             let content = blocks.get_mut(descriptor.block_bitmap)?;
@@ -340,7 +340,7 @@ impl Allocator {
     }
 
     /// Makes the bitmap of blocks of a group that had none.
-    fn initialize_block_bitmap(&mut self, blocks: &mut MetadataBlocks, group: u32) -> Result<()> {
+    fn initialize_block_bitmap(&mut self, blocks: &mut ChangedBlocks, group: u32) -> Result<()> {
         if self.groups[group as usize].flags & BLOCK_UNINIT == 0 {
             return Ok(());
         }
@@ -354,7 +354,7 @@ impl Allocator {
     }
 
     /// Makes the bitmap of inodes of a group that had none.
-    fn initialize_inode_bitmap(&mut self, blocks: &mut MetadataBlocks, group: u32) -> Result<()> {
+    fn initialize_inode_bitmap(&mut self, blocks: &mut ChangedBlocks, group: u32) -> Result<()> {
         if self.groups[group as usize].flags & INODE_UNINIT == 0 {
             return Ok(());
         }
@@ -365,7 +365,7 @@ impl Allocator {
     }
 
     /// One past the last block that a file or directory has.
-    fn end_of_used_blocks(&self, blocks: &mut MetadataBlocks) -> Result<u64> {
+    fn end_of_used_blocks(&self, blocks: &mut ChangedBlocks) -> Result<u64> {
         for group in (0..self.geometry.groups()).rev() {
             let descriptor = &self.groups[group as usize];
             let count = self.geometry.blocks_in_group(group);
@@ -385,7 +385,7 @@ impl Allocator {
     }
 
     /// One past the index of the last inode in use, counted over all groups.
-    fn end_of_used_inodes(&self, blocks: &mut MetadataBlocks) -> Result<u64> {
+    fn end_of_used_inodes(&self, blocks: &mut ChangedBlocks) -> Result<u64> {
         let per_group = self.geometry.inodes_per_group();
         for group in (0..self.geometry.groups()).rev() {
             let descriptor = &self.groups[group as usize];
@@ -454,7 +454,7 @@ mod tests {
     const SIZE: u64 = 300 << 20;
 
     /// The blocks of a file system that are in use, by its bitmaps.
-    fn used(allocator: &Allocator, blocks: &mut MetadataBlocks) -> BTreeSet<u64> {
+    fn used(allocator: &Allocator, blocks: &mut ChangedBlocks) -> BTreeSet<u64> {
         let mut used = BTreeSet::new();
         for group in 0..allocator.geometry.groups() {
             let (first, count) =

@@ -13,68 +13,18 @@ use crate::directory;
 use crate::extents::{Extent, ExtentMap};
 use crate::features::LARGE_FILE;
 use crate::inode::Inode;
-use crate::places::{FoundSectors, Places};
-use crate::read::BlockReader;
 use crate::state::{State, append_run};
 use headstart_block::{Error, Result, exact, to_usize};
+use headstart_file_blocks::{
+    BlockReader, BlockSink, ComparedContent, ContentSource, FileContent, FoundSectors, PART, block_runs,
+    blocks_for,
+};
 use std::ops::Range;
 
-/// Bytes that are read and written at once: a multiple of a block.
-const PART: u64 = 1 << 20;
 /// Bytes of the largest file that is possible without the feature `large_file`.
 const SMALL_FILE: u64 = (1 << 31) - 1;
 /// Blocks of the largest file that 32-bit logical block numbers can describe.
 const MAX_BLOCKS: u64 = (1 << 32) - 1;
-
-/// The place that the content of files is written to: the data of a layer.
-pub trait BlockSink {
-    /// Takes whole blocks, the content of the disk from byte `offset` on. No block is given twice, except that a block
-    /// of metadata may be given at the end for a block that was freed in the same layer.
-    ///
-    /// # Errors
-    /// Errors of the output.
-    fn data(&mut self, offset: u64, bytes: &[u8]) -> Result<()>;
-
-    /// Takes whole blocks with content of a file, as [`data`](Self::data) does. The file that the content comes from
-    /// has the sectors `found` of it, too ([`FileContent::place`]): ascending, apart, and inside `bytes`.
-    ///
-    /// # Errors
-    /// As [`data`](Self::data).
-    fn content(&mut self, offset: u64, bytes: &[u8], found: &[FoundSectors]) -> Result<()> {
-        let _ = found;
-        self.data(offset, bytes)
-    }
-}
-
-/// The content of a file, as a stream.
-pub trait FileContent {
-    /// Length of the file in bytes, holes included.
-    fn size(&self) -> u64;
-
-    /// The ranges of the file, in bytes, that have data: ascending, apart, and not past the size. The others are holes.
-    fn runs(&self) -> &[Range<u64>];
-
-    /// Fills `buf` with the next bytes of data, one range after the other.
-    ///
-    /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] if the stream ends before.
-    fn read(&mut self, buf: &mut [u8]) -> Result<()>;
-
-    /// The offset of the first byte of data in the file that the stream is a part of; the others follow without gaps.
-    /// `None` if there is no such file, or it does not stay.
-    fn place(&self) -> Option<u64> {
-        None
-    }
-
-    /// Called when all data was read: `true` if the bytes behind it in that file are zeros, up to the next multiple of
-    /// 512.
-    ///
-    /// # Errors
-    /// Errors of the stream.
-    fn ends_in_zeros(&mut self) -> Result<bool> {
-        Ok(false)
-    }
-}
 
 /// Writes content into new blocks of a file without any.
 pub(crate) fn write(
@@ -84,16 +34,8 @@ pub(crate) fn write(
     content: &mut dyn FileContent,
 ) -> Result<()> {
     let (size, runs) = (content.size(), content.runs().to_vec());
-    let places = content.place().map(|first| Places::new(&runs, first));
-    let mut stream = Stream { content, runs: runs.clone(), at: 0 };
-    write_runs(state, sink, inode, size, &runs, &mut |_, at, buf| {
-        stream.fill(at, buf)?;
-        let end = at + buf.len() as u64;
-        match &places {
-            Some(places) => places.sectors(at..end, &mut || stream.content.ends_in_zeros()),
-            None => Ok(Vec::new()),
-        }
-    })
+    let mut source = ContentSource::new(content);
+    write_runs(state, sink, inode, size, &runs, &mut |_, at, buf| source.fill(at, buf))
 }
 
 /// Compares content with that of a file of the parent; if they differ, the file gets new blocks with the new content.
@@ -106,47 +48,15 @@ pub(crate) fn keep_or_write(
 ) -> Result<()> {
     let (size, runs) = (content.size(), content.runs().to_vec());
     let old = state.extents(inode)?;
-    let mut stream = Stream { content, runs: runs.clone(), at: 0 };
-    let (mut new_part, mut old_part) = (Vec::new(), Vec::new());
-    let mut at = 0;
-    while at < size {
-        let len = to_usize(PART.min(size - at));
-        new_part.resize(len, 0);
-        old_part.resize(len, 0);
-        stream.fill(at, &mut new_part)?;
-        read_old(state, &old, at, &mut old_part)?;
-        if new_part != old_part {
-            break;
-        }
-        at += len as u64;
-    }
-    if at >= size {
+    let mut compared = ComparedContent::new(content);
+    if compared.is_same(&mut |at, buf| read_old(state, &old, at, buf))? {
         return Ok(());
     }
     let acl = std::mem::take(&mut inode.file_acl);
     state.free_content(inode)?;
     inode.file_acl = acl;
-    let part = at..at + new_part.len() as u64;
     write_runs(state, sink, inode, size, &runs, &mut |state, from, buf| {
-        let mut from = from;
-        let mut rest = buf;
-        // Parts come in order: equal ones from the parent, the one that differs from memory, the others from the
-        // stream.
-        while !rest.is_empty() {
-            let end =
-                [part.start, part.end, u64::MAX].into_iter().find(|&end| end > from).unwrap_or(u64::MAX);
-            let (now, later) = rest.split_at_mut(to_usize((end - from).min(rest.len() as u64)));
-            if end == part.start {
-                read_old(state, &old, from, now)?;
-            } else if end == part.end {
-                let start = to_usize(from - part.start);
-                now.copy_from_slice(&new_part[start..start + now.len()]);
-            } else {
-                stream.fill(from, now)?;
-            }
-            from += now.len() as u64;
-            rest = later;
-        }
+        compared.fill(from, buf, &mut |at, buf| read_old(state, &old, at, buf))?;
         Ok(Vec::new())
     })
 }
@@ -164,7 +74,7 @@ fn write_runs(
     runs: &[Range<u64>],
     fill: &mut Fill<'_>,
 ) -> Result<()> {
-    if State::blocks_for(size) > MAX_BLOCKS {
+    if blocks_for(size) > MAX_BLOCKS {
         return Err(Error::unsupported(format!(
             "a file of {size} bytes is more than ext4 can describe, 16 TiB"
         )));
@@ -194,54 +104,6 @@ fn write_runs(
     }
     inode.size = size;
     state.set_extents(inode, &extents, &[])
-}
-
-/// The blocks that runs of bytes touch, as runs that are apart.
-fn block_runs(runs: &[Range<u64>]) -> Vec<Range<u64>> {
-    let mut blocks: Vec<Range<u64>> = Vec::new();
-    for run in runs.iter().filter(|run| run.start < run.end) {
-        let (start, end) = (run.start / BLOCK_SIZE as u64, State::blocks_for(run.end));
-        match blocks.last_mut() {
-            Some(last) if last.end >= start => last.end = last.end.max(end),
-            _ => blocks.push(start..end),
-        }
-    }
-    blocks
-}
-
-/// Content as bytes of the file: zeros in holes.
-struct Stream<'a> {
-    content: &'a mut dyn FileContent,
-    runs: Vec<Range<u64>>,
-    /// The run that comes next or is being read.
-    at: usize,
-}
-
-impl Stream<'_> {
-    /// Fills `buf` with the bytes of the file from `offset` on. Offsets must ascend, and only holes may be left out.
-    fn fill(&mut self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let end = offset + buf.len() as u64;
-        let mut done = offset;
-        while let Some(run) = self.runs.get(self.at) {
-            if run.is_empty() {
-                self.at += 1;
-                continue;
-            }
-            let (from, to) = (run.start.max(done), run.end.min(end));
-            if from >= to {
-                break;
-            }
-            buf[to_usize(done - offset)..to_usize(from - offset)].fill(0);
-            self.content.read(&mut buf[to_usize(from - offset)..to_usize(to - offset)])?;
-            done = to;
-            if run.end > end {
-                return Ok(());
-            }
-            self.at += 1;
-        }
-        buf[to_usize(done - offset)..].fill(0);
-        Ok(())
-    }
 }
 
 /// Reads content of a file, all of which is the parent's.
@@ -305,121 +167,4 @@ pub(crate) fn fill_directory(state: &mut State, inode: &mut Inode, own: u32, par
     let mut extents = Vec::new();
     append_run(&mut extents, 0, place..place + 1);
     state.set_extents(inode, &extents, &[])
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use std::collections::BTreeSet;
-
-    /// Content whose byte at an offset tells the offset.
-    struct Numbered {
-        runs: Vec<Range<u64>>,
-        next: (usize, u64),
-    }
-
-    impl Numbered {
-        fn new(runs: Vec<Range<u64>>) -> Self {
-            Self { runs, next: (0, 0) }
-        }
-    }
-
-    fn byte(at: u64) -> u8 {
-        (at % 255).to_le_bytes()[0] + 1
-    }
-
-    impl FileContent for Numbered {
-        fn size(&self) -> u64 {
-            self.runs.last().map_or(0, |run| run.end)
-        }
-
-        fn runs(&self) -> &[Range<u64>] {
-            &self.runs
-        }
-
-        fn read(&mut self, buf: &mut [u8]) -> Result<()> {
-            for to in buf {
-                let (run, done) = &mut self.next;
-                while self.runs.get(*run).is_some_and(|run| run.start + *done == run.end) {
-                    (*run, *done) = (*run + 1, 0);
-                }
-                let run = self.runs.get(*run).ok_or_else(|| Error::corrupt("is cut off"))?;
-                *to = byte(run.start + *done);
-                *done += 1;
-            }
-            Ok(())
-        }
-    }
-
-    /// Runs from lengths of holes and data in turn.
-    fn runs(lengths: &[(u64, u64)]) -> Vec<Range<u64>> {
-        let mut at = 0;
-        let run = |&(hole, data): &(u64, u64)| {
-            let start = at + hole;
-            at = start + data;
-            start..at
-        };
-        lengths.iter().map(run).collect()
-    }
-
-    proptest! {
-        #[test]
-        fn a_stream_gives_the_bytes_of_its_runs_and_zeros_between(
-            lengths in proptest::collection::vec((0_u64..9000, 0_u64..9000), 0..12),
-            cuts in proptest::collection::vec(1_usize..7000, 1..20),
-            more in 0_u64..5000,
-        ) {
-            let runs = runs(&lengths);
-            let mut content = Numbered::new(runs.clone());
-            let size = content.size() + more;
-            let expected: Vec<u8> = (0..size)
-                .map(|at| if runs.iter().any(|run| run.contains(&at)) { byte(at) } else { 0 })
-                .collect();
-            let mut stream = Stream { content: &mut content, runs, at: 0 };
-            let (mut found, mut next) = (Vec::new(), 0);
-            while (found.len() as u64) < size {
-                let len = cuts[next % cuts.len()].min(to_usize(size) - found.len());
-                let mut buf = vec![0xee; len];
-                stream.fill(found.len() as u64, &mut buf).unwrap();
-                found.extend(buf);
-                next += 1;
-            }
-            prop_assert!(found == expected);
-        }
-
-        #[test]
-        fn runs_of_blocks_are_the_blocks_that_have_data(
-            lengths in proptest::collection::vec((0_u64..20_000, 0_u64..20_000), 0..20),
-        ) {
-            let runs = runs(&lengths);
-            let blocks = block_runs(&runs);
-            let found: BTreeSet<u64> = blocks.iter().cloned().flatten().collect();
-            let with_data = runs.iter().filter(|run| !run.is_empty());
-            let expected = with_data.flat_map(|run| run.start / 4096..State::blocks_for(run.end)).collect();
-            prop_assert_eq!(found, expected);
-            prop_assert!(blocks.windows(2).all(|pair| pair[0].end < pair[1].start));
-        }
-    }
-
-    #[test]
-    fn holes_may_be_left_out_of_a_stream() {
-        let runs = vec![0..10, 5000..5010, 10_000..10_001];
-        let mut content = Numbered::new(runs.clone());
-        let mut stream = Stream { content: &mut content, runs, at: 0 };
-        let mut buf = [7; 4];
-        for (at, expected) in [(0, [1, 2, 3, 4]), (4, [5, 6, 7, 8]), (8, [9, 10, 0, 0])] {
-            stream.fill(at, &mut buf).unwrap();
-            assert_eq!(buf, expected);
-        }
-        stream.fill(4998, &mut buf).unwrap();
-        assert_eq!(buf, [0, 0, byte(5000), byte(5001)]);
-    }
-
-    #[test]
-    fn a_stream_that_is_cut_off_is_an_error() {
-        let mut content = Numbered::new(std::iter::once(0..10).collect());
-        let mut stream = Stream { content: &mut content, runs: std::iter::once(0..11).collect(), at: 0 };
-        assert!(stream.fill(0, &mut [0; 11]).is_err());
-    }
 }

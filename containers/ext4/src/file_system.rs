@@ -3,23 +3,20 @@
 //! Names and directories are as in a kernel: a directory has no hard links but `.` and `..`, a name has 1 to 255 bytes.
 //! Times of creation, change and access are those of the last modification, because an image gives no others.
 
-use crate::content::{self, BlockSink, FileContent};
+use crate::content;
 use crate::directory::{self, DirectoryEntry, HashSettings};
 use crate::features::{DIR_INDEX, DIR_NLINK};
-use crate::inode::{FileKind, INDEXED, Inode, InodeTime};
+use crate::inode::{INDEXED, Inode, InodeTime};
 use crate::open_directory::OpenDirectory;
 use crate::remove;
 use crate::state::{ROOT, State};
 use crate::xattr::ExtendedAttribute;
 use headstart_block::{Error, Result};
+use headstart_file_blocks::{BlockSink, FileContent, FileKind, NewInode, check_name, check_target};
 use std::collections::BTreeMap;
 
 /// The most hard links that a file may have: the kernel's limit.
 const MAX_LINKS: u32 = 65_000;
-/// Bytes of the longest name in a directory.
-pub(crate) const MAX_NAME: usize = 255;
-/// Bytes of the longest target of a symbolic link.
-const MAX_TARGET: usize = 4095;
 
 /// The number of an inode: a file, whatever its names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -66,25 +63,6 @@ pub struct InodeStatus {
     pub links: u32,
     /// Major and minor number of a device; zeros for other files.
     pub device: (u32, u32),
-}
-
-/// A file that is to be created.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NewInode<'a> {
-    /// A file, empty at first.
-    Regular,
-    /// An empty directory.
-    Directory,
-    /// A symbolic link with this target: 1 to 4095 bytes without a NUL.
-    Symlink(&'a [u8]),
-    /// A character device with its major and minor number.
-    CharDevice(u32, u32),
-    /// A block device with its major and minor number.
-    BlockDevice(u32, u32),
-    /// A named pipe.
-    Fifo,
-    /// A socket.
-    Socket,
 }
 
 /// A file system that is being changed. Content of files goes to `S` at once, and metadata at the end.
@@ -382,44 +360,6 @@ impl<S: BlockSink> FileSystem<S> {
         };
         self.state.put_inode(directory, &inode)
     }
-}
-
-impl NewInode<'_> {
-    fn kind(&self) -> FileKind {
-        match self {
-            Self::Regular => FileKind::Regular,
-            Self::Directory => FileKind::Directory,
-            Self::Symlink(_) => FileKind::Symlink,
-            Self::CharDevice(..) => FileKind::CharDevice,
-            Self::BlockDevice(..) => FileKind::BlockDevice,
-            Self::Fifo => FileKind::Fifo,
-            Self::Socket => FileKind::Socket,
-        }
-    }
-}
-
-fn check_target(target: &[u8]) -> Result<()> {
-    if target.is_empty() || target.len() > MAX_TARGET || target.contains(&0) {
-        return Err(Error::invalid(format!(
-            "the target of a symbolic link has {} bytes, not 1 to {MAX_TARGET}, or one of them is 0",
-            target.len()
-        )));
-    }
-    Ok(())
-}
-
-fn check_name(name: &[u8]) -> Result<()> {
-    if name.is_empty() || name == b"." || name == b".." || name.contains(&b'/') || name.contains(&0) {
-        return Err(Error::invalid(format!("`{}` is not the name of a file", name.escape_ascii())));
-    }
-    if name.len() > MAX_NAME {
-        return Err(Error::invalid(format!(
-            "the name `{}...` has {} bytes, more than {MAX_NAME}",
-            name[..32].escape_ascii(),
-            name.len()
-        )));
-    }
-    Ok(())
 }
 
 #[cfg(test)]

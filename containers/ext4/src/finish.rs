@@ -2,15 +2,13 @@
 
 use crate::BLOCK_SIZE;
 use crate::allocation::Allocator;
-use crate::blocks::MetadataBlocks;
-use crate::content::BlockSink;
 use crate::file_system::FileSystem;
 use crate::geometry::Geometry;
 use crate::group::{DescriptorChecksum, GroupDescriptor};
-use crate::read::BlockReader;
 use crate::state::State;
 use crate::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
 use headstart_block::{Error, ReadAt, Result, exact};
+use headstart_file_blocks::{BlockReader, BlockSink, ChangedBlocks};
 use std::sync::Arc;
 
 /// The counts of a finished file system.
@@ -35,7 +33,7 @@ impl<S: BlockSink> FileSystem<S> {
     /// has features that cannot be changed here, by their names; errors of reading the parent.
     pub fn open(parent: Arc<dyn ReadAt>, sink: S) -> Result<Self> {
         let disk = parent.len();
-        let mut blocks = MetadataBlocks::new(Some(BlockReader::new(parent)));
+        let mut blocks = ChangedBlocks::new(Some(BlockReader::new(parent)));
         let superblock = blocks.with(0, |content| {
             Superblock::decode(
                 content[SUPERBLOCK_OFFSET..].first_chunk().ok_or_else(|| Error::corrupt("no superblock"))?,
@@ -99,8 +97,8 @@ impl<S: BlockSink> FileSystem<S> {
 
 #[cfg(test)]
 mod tests {
-    use crate::file_system::NewInode;
     use crate::support::{blank, plain_attributes};
+    use headstart_file_blocks::NewInode;
 
     #[test]
     fn the_summary_counts_what_is_free() {

@@ -12,8 +12,7 @@
 
 use crate::BLOCK_SIZE;
 use crate::allocation::Allocator;
-use crate::blocks::MetadataBlocks;
-use crate::content::{self, BlockSink};
+use crate::content;
 use crate::features::{
     BITS_64, DIR_INDEX, DIR_NLINK, EXT_ATTR, EXTENT, EXTRA_ISIZE, FILETYPE, FLEX_BG, Feature, Features,
     HUGE_FILE, LARGE_FILE, SPARSE_SUPER, SPARSE_SUPER2, UNINIT_BG,
@@ -22,10 +21,11 @@ use crate::file_system::{FileSystem, InodeAttributes};
 use crate::geometry::Geometry;
 use crate::group::{BLOCK_UNINIT, GroupDescriptor, INODE_UNINIT, INODE_ZEROED};
 use crate::hash::HALF_MD4;
-use crate::inode::{FileKind, Inode};
+use crate::inode::Inode;
 use crate::state::{INODE_SIZE, ROOT, State};
 use crate::superblock::Superblock;
 use headstart_block::{Error, Result, exact};
+use headstart_file_blocks::{BlockSink, ChangedBlocks, FileKind};
 
 /// The features of a new file system.
 const FEATURES: [Feature; 13] = [
@@ -80,7 +80,7 @@ impl NewFileSystem {
     pub fn make<S: BlockSink>(&self, sink: S) -> Result<FileSystem<S>> {
         let superblock = self.superblock()?;
         let geometry = Geometry::new(&superblock);
-        let mut blocks = MetadataBlocks::new(None);
+        let mut blocks = ChangedBlocks::new(None);
         let allocator = Allocator::make(geometry, descriptors(&geometry), RESERVED_INODES, &mut blocks)?;
         let state = State { superblock, geometry, blocks, allocator };
         let mut made = FileSystem { state, sink };

@@ -29,6 +29,7 @@
 
 use crate::little_endian::{put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
 use headstart_block::{Error, Result, exact, to_usize};
+use headstart_file_blocks::FileKind;
 
 /// Bytes of an inode.
 const SIZE: usize = 256;
@@ -108,56 +109,6 @@ impl InodeTime {
             exact::<u32>((self.seconds + (1 << 31)) >> 32, "the latest time is in the last of four epochs");
         raw[at..at + 4].copy_from_slice(&self.seconds.to_le_bytes()[..4]);
         put_u32(raw, more_at, self.nanoseconds << 2 | epoch);
-    }
-}
-
-/// The kind of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum FileKind {
-    /// A regular file.
-    Regular,
-    /// A directory.
-    Directory,
-    /// A symbolic link.
-    Symlink,
-    /// A device of characters.
-    CharDevice,
-    /// A device of blocks.
-    BlockDevice,
-    /// A named pipe.
-    Fifo,
-    /// A socket.
-    Socket,
-}
-
-/// The kinds with their bits in a mode and their numbers in directory entries.
-const KINDS: [(FileKind, u16, u8); 7] = [
-    (FileKind::Regular, 0o10_0000, 1),
-    (FileKind::Directory, 0o4_0000, 2),
-    (FileKind::CharDevice, 0o2_0000, 3),
-    (FileKind::BlockDevice, 0o6_0000, 4),
-    (FileKind::Fifo, 0o1_0000, 5),
-    (FileKind::Socket, 0o14_0000, 6),
-    (FileKind::Symlink, 0o12_0000, 7),
-];
-
-/// Bits of a mode that are the kind.
-const KIND_MASK: u16 = 0o17_0000;
-
-impl FileKind {
-    /// The kind in a mode; `None` if its bits have no meaning.
-    pub(crate) fn of_mode(mode: u16) -> Option<Self> {
-        KINDS.iter().find(|(_, bits, _)| mode & KIND_MASK == *bits).map(|(kind, _, _)| *kind)
-    }
-
-    /// The bits of the kind in a mode.
-    pub(crate) fn mode_bits(self) -> u16 {
-        KINDS.iter().find(|(kind, _, _)| *kind == self).map_or(0, |(_, bits, _)| *bits)
-    }
-
-    /// The number of the kind in directory entries.
-    pub(crate) fn entry_type(self) -> u8 {
-        KINDS.iter().find(|(kind, _, _)| *kind == self).map_or(0, |(_, _, number)| *number)
     }
 }
 

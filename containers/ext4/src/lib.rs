@@ -11,7 +11,8 @@
 //! [`FileSystem`] are the changes. [`FileSystem::finish`] writes what is left to write.
 //!
 //! # One pass
-//! The content of a file comes as a stream ([`FileContent`]) and goes to the layer at once ([`BlockSink`]): it is
+//! The content of a file comes as a stream ([`FileContent`](headstart_file_blocks::FileContent)) and goes to the layer at once
+//! ([`BlockSink`](headstart_file_blocks::BlockSink)): it is
 //! copied once and kept nowhere. Metadata is changed in memory, block by block, as a kernel would change it; a
 //! temporary file takes what is too much. At the end, those blocks that differ from the parent's are written, in
 //! ascending order. So a layer that adds one small file has seven blocks, whatever program made the parent.
@@ -49,6 +50,8 @@
 //! * Files of more than 16 TiB; times before 1901 or after 2446; extended attributes that do not fit into the inode and
 //!   one block.
 //!
+//! Changed blocks and streams of content are those of [`headstart_file_blocks`].
+//!
 //! # Modules
 //! | module | content |
 //! |---|---|
@@ -56,14 +59,10 @@
 //! | `format` | a new file system |
 //! | `finish` | opening a parent, and writing the changed metadata |
 //! | `content` | the content of files, as it streams in |
-//! | `places` | the sectors of content that the file it comes from has, too |
 //! | `remove` | removal of files and of directories with everything in them |
 //! | `open_directory` | a directory of the file system as the blocks that `directory` works on |
 //! | `state` | inodes, their extents and attributes |
 //! | `allocation` | free blocks and inodes, and the order in which they are taken |
-//! | `blocks` | changed blocks of metadata, over the parent's |
-//! | `moved` | places of changed blocks in the temporary file |
-//! | `read` | blocks of a parent, read when they are needed |
 //! | `directory` | the entries of a directory |
 //! | `htree` | the index of a large directory |
 //! | `hash` | hashes of names in directories |
@@ -72,7 +71,7 @@
 //! | `geometry` | places that follow from the superblock |
 //! | `group` | descriptors of groups |
 //! | `bitmap` | bitmaps of blocks and inodes |
-//! | `inode` | inodes, times, kinds of files |
+//! | `inode` | inodes and times |
 //! | `extents` | the places of a file's blocks |
 //! | `xattr` | extended attributes, access control lists |
 //! | `crc16`, `little_endian` | checksums, numbers in bytes |
@@ -81,7 +80,6 @@
 
 mod allocation;
 mod bitmap;
-mod blocks;
 mod content;
 mod crc16;
 mod directory;
@@ -96,10 +94,7 @@ mod hash;
 mod htree;
 mod inode;
 mod little_endian;
-mod moved;
 mod open_directory;
-mod places;
-mod read;
 mod remove;
 mod state;
 mod superblock;
@@ -107,16 +102,10 @@ mod superblock;
 mod support;
 mod xattr;
 
-pub use content::{BlockSink, FileContent};
-pub use file_system::{FileSystem, InodeAttributes, InodeNumber, InodeStatus, NewInode};
+pub use file_system::{FileSystem, InodeAttributes, InodeNumber, InodeStatus};
 pub use finish::FileSystemSummary;
 pub use format::NewFileSystem;
-pub use inode::{FileKind, InodeTime};
-pub use places::FoundSectors;
+pub use inode::InodeTime;
 pub use xattr::ExtendedAttribute;
 
-/// Bytes of a block, the unit of all places on the disk.
-pub const BLOCK_SIZE: usize = 4096;
-
-/// The bytes of one block.
-pub(crate) type Block = [u8; BLOCK_SIZE];
+use headstart_file_blocks::{BLOCK_SIZE, Block};

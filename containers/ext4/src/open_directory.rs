@@ -4,9 +4,10 @@ use crate::BLOCK_SIZE;
 use crate::Block;
 use crate::directory::DirectoryBlocks;
 use crate::extents::ExtentMap;
-use crate::inode::{FileKind, Inode};
+use crate::inode::Inode;
 use crate::state::{State, append_run};
 use headstart_block::{Error, Result};
+use headstart_file_blocks::FileKind;
 
 /// The most blocks of a directory: the size of a directory is a number of 32 bits.
 const MAX_BLOCKS: u32 = u32::MAX / 4096;

@@ -1,10 +1,10 @@
 //! Removal of files, and of directories with everything in them.
 
 use crate::directory;
-use crate::inode::FileKind;
 use crate::open_directory::OpenDirectory;
 use crate::state::State;
 use headstart_block::{Error, Result};
+use headstart_file_blocks::FileKind;
 
 /// The most directories in each other that are removed: more are a circle, in a damaged file system.
 const MAX_DEPTH: usize = 4096;
@@ -92,8 +92,9 @@ fn drop_files(state: &mut State, number: u32) -> Result<Vec<u32>> {
 mod tests {
     use super::*;
     use crate::directory::DirectoryEntry;
-    use crate::file_system::{FileSystem, InodeNumber, NewInode};
+    use crate::file_system::{FileSystem, InodeNumber};
     use crate::support::{Discard, blank, plain_attributes};
+    use headstart_file_blocks::NewInode;
 
     fn make(fs: &mut FileSystem<Discard>, dir: InodeNumber, name: &[u8], new: &NewInode<'_>) -> InodeNumber {
         fs.create(dir, name, new, &plain_attributes(0o755)).unwrap()

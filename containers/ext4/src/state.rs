@@ -2,7 +2,6 @@
 
 use crate::BLOCK_SIZE;
 use crate::allocation::Allocator;
-use crate::blocks::MetadataBlocks;
 use crate::extents::{self, Extent, ExtentMap, MAX_EXTENT};
 use crate::features::EXT_ATTR;
 use crate::geometry::Geometry;
@@ -10,6 +9,7 @@ use crate::inode::{Inode, USES_EXTENTS};
 use crate::superblock::{self, Superblock};
 use crate::xattr::{self, ExtendedAttribute};
 use headstart_block::{Error, Result, exact, to_usize};
+use headstart_file_blocks::{ChangedBlocks, blocks_for};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -22,7 +22,7 @@ const SECTORS: u64 = BLOCK_SIZE as u64 / 512;
 pub(crate) struct State {
     pub(crate) superblock: Superblock,
     pub(crate) geometry: Geometry,
-    pub(crate) blocks: MetadataBlocks,
+    pub(crate) blocks: ChangedBlocks,
     pub(crate) allocator: Allocator,
 }
 
@@ -208,11 +208,6 @@ impl State {
         self.allocator.take_inode(&mut self.blocks, directory)
     }
 
-    /// Blocks that hold `size` bytes.
-    pub(crate) fn blocks_for(size: u64) -> u64 {
-        size.div_ceil(BLOCK_SIZE as u64)
-    }
-
     /// Number of blocks of a directory.
     ///
     /// # Errors
@@ -221,8 +216,7 @@ impl State {
         if !inode.size.is_multiple_of(BLOCK_SIZE as u64) {
             return Err(Error::corrupt(format!("a directory has {} bytes, not whole blocks", inode.size)));
         }
-        u32::try_from(Self::blocks_for(inode.size))
-            .map_err(|_| Error::corrupt("a directory of more than 16 TiB"))
+        u32::try_from(blocks_for(inode.size)).map_err(|_| Error::corrupt("a directory of more than 16 TiB"))
     }
 }
 
@@ -261,8 +255,8 @@ pub(crate) fn append_run(extents: &mut Vec<Extent>, logical: u32, run: Range<u64
 mod tests {
     use super::*;
     use crate::features::Features;
-    use crate::inode::FileKind;
     use crate::support::blank;
+    use headstart_file_blocks::FileKind;
     use proptest::prelude::*;
 
     proptest! {

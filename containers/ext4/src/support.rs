@@ -1,16 +1,16 @@
 //! Images that the programs of e2fsprogs make, for tests.
 
-use crate::content::BlockSink;
 use crate::extents::{self, ExtentMap};
 use crate::file_system::{FileSystem, InodeAttributes, InodeNumber};
 use crate::format::NewFileSystem;
 use crate::geometry::Geometry;
 use crate::group::{DescriptorChecksum, GroupDescriptor};
-use crate::inode::{FileKind, Inode, InodeTime};
+use crate::inode::{Inode, InodeTime};
 use crate::little_endian::u16_at;
 use crate::superblock::Superblock;
 use crate::{BLOCK_SIZE, Block};
 use headstart_block::{Result, to_usize};
+use headstart_file_blocks::{BlockSink, FileKind};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Write};

@@ -3,7 +3,7 @@
 use crate::tree_name::TreeName;
 use headstart_block::{Error, ErrorKind, Result, private};
 use headstart_convert::empty_file_system;
-use headstart_ext4::BlockSink;
+use headstart_file_blocks::BlockSink;
 use headstart_image::disk_file::{DiskFile, DiskFormat};
 use headstart_image::import::import_disk;
 use headstart_image::new_layer::Packing;

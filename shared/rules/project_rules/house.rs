@@ -12,7 +12,7 @@ const ROWS: &[&[&str]] = &[
     &["headstart-block", "headstart-sigbus", "headstart-telemetry"],
     &[
         "headstart-daemon",
-        "headstart-ext4",
+        "headstart-file-blocks",
         "headstart-flash",
         "headstart-forecast",
         "headstart-hash-tree",
@@ -26,7 +26,13 @@ const ROWS: &[&[&str]] = &[
         "headstart-turbo",
         "headstart-zfile",
     ],
-    &["headstart-broker", "headstart-container-source", "headstart-image", "headstart-plan"],
+    &[
+        "headstart-broker",
+        "headstart-container-source",
+        "headstart-ext4",
+        "headstart-image",
+        "headstart-plan",
+    ],
     &["headstart-convert", "headstart-predictors", "headstart-pull", "headstart-swarm", "headstart-train"],
     &["headstart-cache", "headstart-preload"],
     &["headstart-disk", "headstart-export", "headstart-replay", "headstart-snapshotter"],

@@ -1,7 +1,7 @@
 use super::*;
-use crate::inode::FileKind;
 use crate::support::{Image, OpenImage, skip_without};
 use headstart_block::ErrorKind;
+use headstart_file_blocks::FileKind;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 

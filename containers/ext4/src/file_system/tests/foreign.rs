@@ -1,11 +1,10 @@
 //! Layers over file systems that mke2fs and debugfs made.
 
 use super::support::{Bytes, attributes, check, content, find, layer, long_name, put, put_dir, read_back};
-use crate::content::BlockSink;
 use crate::file_system::{FileSystem, InodeNumber, NewInode};
-use crate::inode::FileKind;
 use crate::support::{Image, skip_without};
 use headstart_block::{ErrorKind, FileSource};
+use headstart_file_blocks::{BlockSink, FileKind};
 use std::path::Path;
 use std::sync::Arc;
 

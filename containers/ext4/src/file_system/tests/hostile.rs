@@ -2,9 +2,9 @@
 
 use super::support::{Bytes, Record, all_kinds, attributes, content, put, put_dir, recorded};
 use crate::file_system::{FileSystem, InodeNumber, NewInode};
-use crate::inode::FileKind;
 use crate::support::{Image, skip_without};
 use headstart_block::{ReadAt, Result};
+use headstart_file_blocks::FileKind;
 use std::sync::Arc;
 
 /// A disk with some bytes changed.

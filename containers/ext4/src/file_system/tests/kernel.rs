@@ -4,8 +4,8 @@ use super::support::{
     Bytes, Disk, all_kinds, attributes, check, content, find, layer, long_name, new, put, put_dir, read_back,
 };
 use crate::file_system::{FileSystem, InodeNumber};
-use crate::inode::FileKind;
 use crate::support::{Image, skip_without};
+use headstart_file_blocks::FileKind;
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

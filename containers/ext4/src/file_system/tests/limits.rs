@@ -236,7 +236,7 @@ fn errors_of_the_parent_come_through() {
 #[test]
 fn errors_of_the_sink_come_through() {
     struct Full;
-    impl crate::content::BlockSink for Full {
+    impl headstart_file_blocks::BlockSink for Full {
         fn data(&mut self, _: u64, _: &[u8]) -> Result<()> {
             Err(Error::new(ErrorKind::NoSpace, "is full"))
         }

@@ -3,10 +3,10 @@
 use super::support::{
     Bytes, Record, all_kinds, attributes, check, content, find, long_name, over, put, put_dir, recorded,
 };
-use crate::content::BlockSink;
 use crate::file_system::FileSystem;
 use crate::support::skip_without;
 use headstart_block::{FileSource, ReadAt};
+use headstart_file_blocks::BlockSink;
 use std::sync::Arc;
 
 /// Size of the disks here.

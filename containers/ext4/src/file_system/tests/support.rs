@@ -1,11 +1,11 @@
 //! Disks, contents of files, and operations on file systems, for tests.
 
-use crate::content::{BlockSink, FileContent};
 use crate::file_system::{FileSystem, InodeAttributes, InodeNumber, NewInode};
 use crate::format::NewFileSystem;
 use crate::inode::InodeTime;
 use crate::support::skip_without;
 use headstart_block::{Error, FileSource, ReadAt, Result, to_usize};
+use headstart_file_blocks::{BlockSink, FileContent};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::Range;

@@ -21,7 +21,7 @@ struct Cached {
 }
 
 /// A reader of a disk's blocks of 4096 bytes.
-pub(crate) struct BlockReader {
+pub struct BlockReader {
     source: Arc<dyn ReadAt>,
     capacity: usize,
     cached: Vec<Cached>,
@@ -37,7 +37,7 @@ pub(crate) struct BlockReader {
 
 impl BlockReader {
     /// Reads the blocks of `source`.
-    pub(crate) fn new(source: Arc<dyn ReadAt>) -> Self {
+    pub fn new(source: Arc<dyn ReadAt>) -> Self {
         Self::with_capacity(source, BLOCKS_IN_MEMORY)
     }
 
@@ -58,7 +58,7 @@ impl BlockReader {
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Corrupt`] if the disk ends before it; errors of the disk.
-    pub(crate) fn block(&mut self, number: u64) -> Result<&Block> {
+    pub fn block(&mut self, number: u64) -> Result<&Block> {
         self.clock += 1;
         let place = match self.places.get(&number) {
             Some(&place) => {
@@ -77,7 +77,7 @@ impl BlockReader {
     ///
     /// # Errors
     /// As [`BlockReader::block`].
-    pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+    pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         self.source.read_at(buf, offset)
     }
 

@@ -11,8 +11,8 @@
 //! takes 5 bytes of memory if those around it are there, too (`moved`): all metadata of a new file system of 64 GiB,
 //! full of directories, 20 MB.
 
+use crate::block_reader::BlockReader;
 use crate::moved::MovedBlocks;
-use crate::read::BlockReader;
 use crate::{BLOCK_SIZE, Block};
 use headstart_block::{Error, Result};
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ static ZEROS: Block = [0; BLOCK_SIZE];
 const BLOCKS_IN_MEMORY: usize = 6 << 10;
 
 /// Blocks of a parent, and the changes to them.
-pub(crate) struct MetadataBlocks {
+pub struct ChangedBlocks {
     /// `None` if the file system is new: all its blocks are zeros then.
     parent: Option<BlockReader>,
     /// Changed blocks in memory.
@@ -47,31 +47,30 @@ struct Spill {
     free: Vec<u32>,
 }
 
-impl MetadataBlocks {
+impl ChangedBlocks {
     /// Starts with the blocks of `parent`; with zeros if there is none.
-    pub(crate) fn new(parent: Option<BlockReader>) -> Self {
+    pub fn new(parent: Option<BlockReader>) -> Self {
         Self { parent, ..Self::scratch(BLOCKS_IN_MEMORY) }
     }
 
     /// Starts with zeros, and keeps at most `capacity` blocks in memory.
-    pub(crate) fn scratch(capacity: usize) -> Self {
+    pub fn scratch(capacity: usize) -> Self {
         let capacity = capacity.max(1);
         Self { parent: None, here: BTreeMap::new(), moved: MovedBlocks::default(), capacity, spill: None }
     }
 
     /// Changes how many changed blocks stay in memory.
-    #[cfg(test)]
-    pub(crate) fn limit(&mut self, capacity: usize) {
+    pub fn limit(&mut self, capacity: usize) {
         self.capacity = capacity.max(1);
     }
 
     /// The parent's blocks, to read the content of its files; `None` if the file system is new.
-    pub(crate) fn parent(&mut self) -> Option<&mut BlockReader> {
+    pub fn parent(&mut self) -> Option<&mut BlockReader> {
         self.parent.as_mut()
     }
 
     /// The present content of a block.
-    pub(crate) fn get(&mut self, number: u64) -> Result<&Block> {
+    pub fn get(&mut self, number: u64) -> Result<&Block> {
         if self.is_changed(number) {
             return self.present(number).map(|block| &*block);
         }
@@ -82,12 +81,12 @@ impl MetadataBlocks {
     }
 
     /// Calls `look` with the present content of a block.
-    pub(crate) fn with<T>(&mut self, number: u64, look: impl FnOnce(&Block) -> Result<T>) -> Result<T> {
+    pub fn with<T>(&mut self, number: u64, look: impl FnOnce(&Block) -> Result<T>) -> Result<T> {
         look(self.get(number)?)
     }
 
     /// The content of a block, to change it.
-    pub(crate) fn get_mut(&mut self, number: u64) -> Result<&mut Block> {
+    pub fn get_mut(&mut self, number: u64) -> Result<&mut Block> {
         if !self.is_changed(number) {
             let content = match &mut self.parent {
                 Some(parent) => Box::new(*parent.block(number)?),
@@ -99,7 +98,7 @@ impl MetadataBlocks {
     }
 
     /// A block that was free until now, as zeros: what the parent has there is not read.
-    pub(crate) fn fresh(&mut self, number: u64) -> Result<&mut Block> {
+    pub fn fresh(&mut self, number: u64) -> Result<&mut Block> {
         if !self.is_changed(number) {
             self.add(number, Box::new([0; BLOCK_SIZE]))?;
         }
@@ -109,7 +108,7 @@ impl MetadataBlocks {
     }
 
     /// Forgets the changes of a block that is free now: its content does not matter any more.
-    pub(crate) fn forget(&mut self, number: u64) {
+    pub fn forget(&mut self, number: u64) {
         if self.here.remove(&number).is_none()
             && let Some(place) = self.moved.remove(number)
         {
@@ -118,7 +117,7 @@ impl MetadataBlocks {
     }
 
     /// Calls `each` with the number and content of every block that differs from the parent's, in ascending order.
-    pub(crate) fn changes(mut self, each: &mut dyn FnMut(u64, &Block) -> Result<()>) -> Result<()> {
+    pub fn changes(mut self, each: &mut dyn FnMut(u64, &Block) -> Result<()>) -> Result<()> {
         while let Some((number, content)) = self.pop_first()? {
             let same = match &mut self.parent {
                 Some(parent) => *parent.block(number)? == *content,
@@ -232,12 +231,12 @@ mod tests {
     /// Number of blocks of the parent.
     const BLOCKS: u64 = 12;
 
-    fn over_parent() -> MetadataBlocks {
+    fn over_parent() -> ChangedBlocks {
         let parent: Vec<u8> = (0..BLOCKS).flat_map(|number| [number.to_le_bytes()[0]; BLOCK_SIZE]).collect();
-        MetadataBlocks::new(Some(BlockReader::new(Arc::new(parent) as Arc<dyn ReadAt>)))
+        ChangedBlocks::new(Some(BlockReader::new(Arc::new(parent) as Arc<dyn ReadAt>)))
     }
 
-    fn changes(blocks: MetadataBlocks) -> Vec<(u64, Block)> {
+    fn changes(blocks: ChangedBlocks) -> Vec<(u64, Block)> {
         let mut found = Vec::new();
         blocks
             .changes(&mut |number, content| {
@@ -263,7 +262,7 @@ mod tests {
         let mut six = [0; BLOCK_SIZE];
         six[0] = 1;
         assert_eq!(changes(blocks), [(5, five), (6, six)]);
-        let mut new = MetadataBlocks::new(None);
+        let mut new = ChangedBlocks::new(None);
         assert!(new.parent().is_none() && *new.get(9).unwrap() == ZEROS);
         new.get_mut(9).unwrap();
         new.fresh(2).unwrap()[1] = 1;
