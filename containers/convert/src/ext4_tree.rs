@@ -3,16 +3,16 @@
 //! Everything but the form of the calls is the file system's: see [`headstart_ext4`]. Its errors do not know the paths
 //! of files; the applier adds the entry whose call failed.
 
-use crate::file_tree::{FileTree, LayerContent, NewNode, NodeAttributes, NodeKind, NodeStatus, NodeXattr};
+use crate::file_tree::{FileTree, LayerContent, NewNode, NodeAttributes, NodeStatus, NodeXattr};
+use crate::tree_parts::{StreamedContent, new_inode, node_kind};
 use headstart_block::{Error, Result, exact};
 use headstart_ext4::{FileSystem, InodeAttributes, InodeNumber, InodeTime};
-use headstart_file_blocks::{BlockSink, FileContent, FileKind, NewInode};
+use headstart_file_blocks::BlockSink;
 use headstart_tar::TarTime;
-use std::ops::Range;
 
 /// A file system that layers change, block by block.
 pub struct Ext4Tree<S: BlockSink> {
-    fs: FileSystem<S>,
+    pub(crate) fs: FileSystem<S>,
     /// `true` if the tar stays, so that content can be referred to in it.
     has_tar: bool,
 }
@@ -26,12 +26,6 @@ impl<S: BlockSink> Ext4Tree<S> {
     /// The same tree, of layers whose tars stay: the sink gets to know where in the tar the content of files is.
     pub(crate) fn over_tars(self) -> Self {
         Self { has_tar: true, ..self }
-    }
-
-    /// The content of a file, as the file system takes it.
-    fn streamed<'a>(&self, content: &'a mut dyn LayerContent) -> StreamedContent<'a> {
-        let place = self.has_tar.then(|| content.tar_offset());
-        StreamedContent { place, ..StreamedContent::new(content) }
     }
 
     /// The file system, which has yet to be finished.
@@ -61,67 +55,6 @@ fn attributes(of: &NodeAttributes<'_>) -> Result<InodeAttributes> {
         mtime,
         xattrs: of.xattrs.iter().cloned().collect(),
     })
-}
-
-fn node_kind(kind: FileKind) -> NodeKind {
-    match kind {
-        FileKind::Regular => NodeKind::Regular,
-        FileKind::Directory => NodeKind::Directory,
-        FileKind::Symlink => NodeKind::Symlink,
-        FileKind::CharDevice => NodeKind::CharDevice,
-        FileKind::BlockDevice => NodeKind::BlockDevice,
-        FileKind::Fifo => NodeKind::Fifo,
-        FileKind::Socket => NodeKind::Socket,
-    }
-}
-
-/// A layer's content, as the file system takes it.
-struct StreamedContent<'a> {
-    content: &'a mut dyn LayerContent,
-    runs: Vec<Range<u64>>,
-    /// The offset of the content in a tar that stays.
-    place: Option<u64>,
-}
-
-impl<'a> StreamedContent<'a> {
-    fn new(content: &'a mut dyn LayerContent) -> Self {
-        let size = content.size();
-        let runs = match content.extents() {
-            Some(extents) => extents.iter().map(|extent| extent.offset()..extent.end()).collect(),
-            None if size == 0 => Vec::new(),
-            None => std::iter::once(0..size).collect(),
-        };
-        Self { content, runs, place: None }
-    }
-}
-
-impl FileContent for StreamedContent<'_> {
-    fn size(&self) -> u64 {
-        self.content.size()
-    }
-
-    fn runs(&self) -> &[Range<u64>] {
-        &self.runs
-    }
-
-    fn read(&mut self, buf: &mut [u8]) -> Result<()> {
-        let mut done = 0;
-        while let Some(rest) = buf.get_mut(done..).filter(|rest| !rest.is_empty()) {
-            match self.content.read(rest)? {
-                0 => return Err(Error::corrupt("its content ends early")),
-                n => done += n,
-            }
-        }
-        Ok(())
-    }
-
-    fn place(&self) -> Option<u64> {
-        self.place
-    }
-
-    fn ends_in_zeros(&mut self) -> Result<bool> {
-        self.content.ends_in_zeros()
-    }
 }
 
 impl<S: BlockSink> FileTree for Ext4Tree<S> {
@@ -171,15 +104,7 @@ impl<S: BlockSink> FileTree for Ext4Tree<S> {
         node: NewNode<'_>,
         attributes: &NodeAttributes<'_>,
     ) -> Result<InodeNumber> {
-        let new = match node {
-            NewNode::Directory => NewInode::Directory,
-            NewNode::File => NewInode::Regular,
-            NewNode::Symlink { target } => NewInode::Symlink(target),
-            NewNode::CharDevice { major, minor } => NewInode::CharDevice(major, minor),
-            NewNode::BlockDevice { major, minor } => NewInode::BlockDevice(major, minor),
-            NewNode::Fifo => NewInode::Fifo,
-        };
-        self.fs.create(dir, name, &new, &self::attributes(attributes)?)
+        self.fs.create(dir, name, &new_inode(node), &self::attributes(attributes)?)
     }
 
     fn link(&mut self, dir: InodeNumber, name: &[u8], node: InodeNumber) -> Result<()> {
@@ -199,7 +124,7 @@ impl<S: BlockSink> FileTree for Ext4Tree<S> {
     }
 
     fn write_content(&mut self, node: InodeNumber, content: &mut dyn LayerContent) -> Result<()> {
-        let mut content = self.streamed(content);
+        let mut content = StreamedContent::new(content, self.has_tar);
         self.fs.write_content(node, &mut content)
     }
 
@@ -212,10 +137,7 @@ impl<S: BlockSink> FileTree for Ext4Tree<S> {
         content: &mut dyn LayerContent,
     ) -> Result<()> {
         let attributes = self::attributes(attributes)?;
-        let mut content = self.streamed(content);
+        let mut content = StreamedContent::new(content, self.has_tar);
         self.fs.replace(dir, name, &attributes, &mut content).map(drop)
     }
 }
-
-#[cfg(test)]
-pub(crate) mod tests;

@@ -18,11 +18,10 @@
 use crate::apply::LayerCounts;
 use crate::layer_stream::{LayerStream, peek};
 use crate::options::{ConvertMode, ConvertOptions};
-use crate::tar_conversion::{LayerPlace, TarConversion, WrittenTree};
+use crate::tar_conversion::{LayerPlace, TarConversion, WrittenFileSystem, WrittenTree};
 use crate::turbo_layer::stage_package;
 use headstart_block::{Digest, Error, ErrorKind, Result};
 use headstart_container_source::{LayerCompression, layer_media_type};
-use headstart_ext4::FileSystemSummary;
 use headstart_file_blocks::BlockSink;
 use headstart_image::manifest::{ImageLayer, LayerOrigin};
 use headstart_image::new_layer::{LayerOutput, stage_layer};
@@ -58,7 +57,7 @@ pub struct ConvertedLayer {
     /// The length of its tar in bytes.
     pub tar_bytes: u64,
     /// The state of the file system after it.
-    pub file_system: FileSystemSummary,
+    pub file_system: WrittenFileSystem,
     /// The counts of segments and bytes in the layer of the disk.
     pub summary: LayerSummary,
 }

@@ -1,5 +1,5 @@
 //! Conversion of container images: the layers of an image, which are streams of tar entries, become layers of a disk
-//! with an ext4 file system.
+//! with a file system: ext4, or EROFS for what is only read.
 //!
 //! A layer is read once, from front to back, and is written as it is read. It needs no root, no mount, no kernel and no
 //! temporary copy; the same layers give the same bytes on every machine.
@@ -9,7 +9,9 @@
 //! | [`apply`] | [`Applier`]: the meaning of a layer's entries, as calls of a tree |
 //! | [`file_tree`] | [`FileTree`]: the state that lower layers left, and that the calls change |
 //! | [`content`] | [`EntryContent`]: files' bytes on their way from the tar to the tree |
-//! | [`ext4_tree`] | [`Ext4Tree`]: a file system as such a tree |
+//! | [`ext4_tree`] | [`Ext4Tree`]: an ext4 as such a tree |
+//! | [`erofs_tree`] | [`ErofsTree`]: an EROFS as such a tree |
+//! | `tree_parts` | what both have in common |
 //! | `estargz` | entries that serve lazy loading, and are left out |
 //! | `layer_stream` | compressed bytes become a tar, with the digests of both |
 //! | [`options`] | [`ConvertOptions`], and the names of layers that follow from them |
@@ -28,6 +30,9 @@
 
 pub mod apply;
 pub mod content;
+#[cfg(test)]
+mod disk_trees;
+pub mod erofs_tree;
 mod estargz;
 pub mod ext4_tree;
 pub mod file_tree;
@@ -48,12 +53,15 @@ mod sibling_index;
 mod tar_conversion;
 #[cfg(test)]
 mod test_layers;
+mod tree_parts;
 mod turbo_layer;
 
 pub use apply::{Applier, ApplyLimits, LayerCounts};
 pub use content::EntryContent;
+pub use erofs_tree::ErofsTree;
 pub use ext4_tree::Ext4Tree;
 pub use file_tree::{FileTree, LayerContent, NewNode, NodeAttributes, NodeKind, NodeStatus, NodeXattr};
+pub use headstart_turbo::FileSystemKind;
 pub use image::{LayerOutcome, StagedConversion, stage_image};
 pub use known_layers::{KnownLayers, NoKnownLayers, StoredLayers};
 pub use layer::{ConvertedLayer, LayerInput, convert_layer};
@@ -61,4 +69,4 @@ pub use options::{ConvertLimits, ConvertMode, ConvertOptions, chain_id};
 pub use parent_disk::ParentDisk;
 pub use repository_layers::RepositoryLayers;
 pub use request::{ConvertReport, ConvertRequest, ConvertedForm};
-pub use tar_conversion::{LayerPlace, empty_file_system};
+pub use tar_conversion::{LayerPlace, WrittenFileSystem, empty_file_system};

@@ -8,11 +8,15 @@ use crate::apply::ApplyLimits;
 use headstart_block::{Digest, Error, Result, exact, saturating};
 use headstart_image::new_layer::{Packing, describe};
 use headstart_tar::TarLimits;
+use headstart_turbo::FileSystemKind;
 use std::ops::RangeInclusive;
 use uuid::Uuid;
 
-/// The version of what is written. It goes up whenever the same layers give other bytes.
+/// The version of what is written as ext4. It goes up whenever the same layers give other bytes.
 pub const WRITER_VERSION: u32 = 1;
+
+/// The version of what is written as EROFS.
+pub const EROFS_WRITER_VERSION: u32 = 1;
 
 /// The size of the disk of a converted image if nothing else is wanted: 64 GiB, as with OverlayBD. Free space takes no
 /// space in an image.
@@ -23,6 +27,9 @@ const SIZES: RangeInclusive<u64> = 1 << 20..=16 << 40;
 
 /// The id of every file system: the same layers give the same bytes.
 pub(crate) const FILE_SYSTEM_UUID: [u8; 16] = *b"headstart ext4\0\x01";
+
+/// The id of every EROFS.
+pub(crate) const EROFS_UUID: [u8; 16] = *b"headstart erofs\x01";
 
 /// The seed of hashes of names in large directories.
 pub(crate) const HASH_SEED: [u32; 4] = [0x6865_6164, 0x7374_6172, 0x7420_6578, 0x7434_0001];
@@ -120,6 +127,8 @@ pub enum ConvertMode {
 pub struct ConvertOptions {
     /// The place of the data.
     pub mode: ConvertMode,
+    /// The file system of the disk. The default is ext4.
+    pub file_system: FileSystemKind,
     /// The size of the disk in bytes: 1 MiB to 16 TiB, a multiple of 4096. The default is [`DEFAULT_DISK_SIZE`].
     pub size: u64,
     /// The form in which layers are stored. Its number of threads does not count.
@@ -135,6 +144,7 @@ impl Default for ConvertOptions {
     fn default() -> Self {
         Self {
             mode: ConvertMode::Native,
+            file_system: FileSystemKind::Ext4,
             size: DEFAULT_DISK_SIZE,
             packing: Packing::default(),
             threads: 1,
@@ -154,14 +164,15 @@ impl ConvertOptions {
             return Err(Error::invalid("the metadata of TurboOCI layers is always compressed")
                 .remedy("choose lz4 or zstd"));
         }
-        if self.size.is_multiple_of(4096) && SIZES.contains(&self.size) {
+        let is_possible = self.file_system == FileSystemKind::Ext4 || self.size < *SIZES.end();
+        if self.size.is_multiple_of(4096) && SIZES.contains(&self.size) && is_possible {
             return Ok(());
         }
         Err(Error::invalid(format!("a file system on a disk of {} bytes is not possible", self.size))
             .remedy("choose a multiple of 4 KiB from 1 MiB to 16 TiB"))
     }
 
-    /// Returns the options that the bytes of layers depend on, and [`WRITER_VERSION`], in words.
+    /// Returns the options that the bytes of layers depend on, and the version of the writer, in words.
     #[must_use]
     pub fn describe(&self) -> String {
         let mode = match self.mode {
@@ -169,7 +180,11 @@ impl ConvertOptions {
             ConvertMode::Turbo => ",mode=turbo",
         };
         let packing = describe(&self.packing);
-        format!("writer={WRITER_VERSION},fs=ext4{mode},size={},{packing}", self.size)
+        let (writer, fs) = match self.file_system {
+            FileSystemKind::Ext4 => (WRITER_VERSION, "ext4"),
+            FileSystemKind::Erofs => (EROFS_WRITER_VERSION, "erofs"),
+        };
+        format!("writer={writer},fs={fs}{mode},size={},{packing}", self.size)
     }
 
     /// Returns the key of the layer with that chain id; `source` is the digest of the container's layer as stored,
@@ -240,13 +255,15 @@ mod tests {
         let lz4 = ConvertOptions { packing: Packing::ZFile(lz4), ..plain.clone() };
         let stored = ConvertOptions { packing: Packing::Plain, ..plain.clone() };
         let turbo = ConvertOptions { mode: ConvertMode::Turbo, ..plain.clone() };
-        for other in [larger, lz4, stored, turbo.clone()] {
+        let erofs = ConvertOptions { file_system: FileSystemKind::Erofs, ..plain.clone() };
+        for other in [larger, lz4, stored, turbo.clone(), erofs.clone()] {
             assert_ne!(other.key(&chain, &chain), plain.key(&chain, &chain));
         }
         assert_ne!(plain.key(&chain, &chain), plain.key(&Digest::of(b"b"), &chain));
         assert_ne!(turbo.key(&chain, &chain), turbo.key(&chain, &Digest::of(b"gzip")));
         // Native layers are known by the keys that they had before there was another mode.
         assert_eq!(plain.describe(), "writer=1,fs=ext4,size=68719476736,zstd,frame=32768,crc");
+        assert_eq!(erofs.describe(), "writer=1,fs=erofs,size=68719476736,zstd,frame=32768,crc");
     }
 
     #[test]

@@ -2,16 +2,20 @@
 
 use crate::apply::{Applier, LayerCounts};
 use crate::content::EntryContent;
+use crate::erofs_tree::ErofsTree;
 use crate::estargz::{is_of_estargz, start_of};
 use crate::ext4_tree::Ext4Tree;
+use crate::file_tree::FileTree;
 use crate::layer_stream::TarStream;
-use crate::options::{ConvertMode, ConvertOptions, FILE_SYSTEM_UUID, HASH_SEED, layer_uuid};
+use crate::options::{ConvertMode, ConvertOptions, EROFS_UUID, FILE_SYSTEM_UUID, HASH_SEED, layer_uuid};
 use crate::parent_disk::ParentDisk;
 use headstart_block::{Digest, Error, ReadAt, Result};
-use headstart_ext4::{FileSystem, FileSystemSummary, InodeAttributes, InodeTime, NewFileSystem};
+use headstart_erofs::{ErofsAttributes, ErofsFileSystem, NewErofs};
+use headstart_ext4::{FileSystem, InodeAttributes, InodeTime, NewFileSystem};
 use headstart_file_blocks::BlockSink;
 use headstart_lsmt::LayerMeta;
 use headstart_tar::TarReader;
+use headstart_turbo::FileSystemKind;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -36,10 +40,21 @@ pub(crate) struct TarConversion<'a> {
     pub(crate) diff_id: Digest,
 }
 
+/// The counts of a file system after a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WrittenFileSystem {
+    /// Size of the disk in bytes.
+    pub size: u64,
+    /// Blocks of 4 KiB that are free.
+    pub free_blocks: u64,
+    /// Blocks of metadata that the layer has, because they differ from the parent's.
+    pub metadata_blocks: u64,
+}
+
 /// A file system that was written.
 pub(crate) struct WrittenTree {
     pub(crate) entries: LayerCounts,
-    pub(crate) file_system: FileSystemSummary,
+    pub(crate) file_system: WrittenFileSystem,
     pub(crate) tar_bytes: u64,
 }
 
@@ -57,23 +72,57 @@ impl TarConversion<'_> {
 
     /// Reads all of a tar, writes the blocks that it changes to `blocks`, and checks the digests.
     pub(crate) fn write<S: BlockSink>(&self, tar: &mut dyn TarStream, blocks: S) -> Result<(S, WrittenTree)> {
-        let fs = match &self.place.parent {
-            Some(parent) => FileSystem::open(Arc::clone(parent.disk()), blocks)?,
-            None => empty_file_system(self.options.size).make(blocks)?,
-        };
-        let tree = Ext4Tree::new(fs);
+        let (parent, size) =
+            (self.place.parent.as_ref().map(|parent| Arc::clone(parent.disk())), self.options.size);
         // All layers of a mode get the same blocks, whatever their form: those above must not depend on it.
-        let mut tree = if self.options.mode == ConvertMode::Turbo { tree.over_tars() } else { tree };
-        let entries = self.apply(&mut tree, tar)?;
+        let has_tars = self.options.mode == ConvertMode::Turbo;
+        match self.options.file_system {
+            FileSystemKind::Ext4 => {
+                let fs = match parent {
+                    Some(parent) => FileSystem::open(parent, blocks)?,
+                    None => empty_file_system(size).make(blocks)?,
+                };
+                let mut tree = Ext4Tree::new(fs);
+                tree = if has_tars { tree.over_tars() } else { tree };
+                let (entries, tar_bytes) = self.apply_all(&mut tree, tar)?;
+                let (blocks, done) = tree.into_inner().finish()?;
+                let file_system = WrittenFileSystem {
+                    size: done.size,
+                    free_blocks: done.free_blocks,
+                    metadata_blocks: done.metadata_blocks,
+                };
+                Ok((blocks, WrittenTree { entries, file_system, tar_bytes }))
+            }
+            FileSystemKind::Erofs => {
+                let fs = match parent {
+                    Some(parent) => ErofsFileSystem::open(parent, blocks)?,
+                    None => empty_erofs(size).make(blocks)?,
+                };
+                let mut tree = ErofsTree::new(fs);
+                tree = if has_tars { tree.over_tars() } else { tree };
+                let (entries, tar_bytes) = self.apply_all(&mut tree, tar)?;
+                let (blocks, done) = tree.into_inner().finish()?;
+                let file_system = WrittenFileSystem {
+                    size: done.size,
+                    free_blocks: done.free_blocks,
+                    metadata_blocks: done.metadata_blocks,
+                };
+                Ok((blocks, WrittenTree { entries, file_system, tar_bytes }))
+            }
+        }
+    }
+
+    /// Applies all of a tar to a tree, and checks the digests. Returns the counts of entries, and the tar's length.
+    fn apply_all<T: FileTree>(&self, tree: &mut T, tar: &mut dyn TarStream) -> Result<(LayerCounts, u64)> {
+        let entries = self.apply(tree, tar)?;
         let sums = tar.sums()?;
         check_digest("it", &self.digest, &sums.digest)?;
         check_digest("its tar", &self.diff_id, &sums.diff_id)?;
-        let (blocks, file_system) = tree.into_inner().finish()?;
-        Ok((blocks, WrittenTree { entries, file_system, tar_bytes: sums.tar_bytes }))
+        Ok((entries, sums.tar_bytes))
     }
 
     /// Applies all entries of a tar that are the image's, and reads it to its end.
-    fn apply<S: BlockSink>(&self, tree: &mut Ext4Tree<S>, tar: &mut dyn TarStream) -> Result<LayerCounts> {
+    fn apply<T: FileTree>(&self, tree: &mut T, tar: &mut dyn TarStream) -> Result<LayerCounts> {
         let limits = &self.options.limits;
         let mut reader = TarReader::new(tar, limits.tar.clone());
         let mut applier = Applier::new(tree, limits.apply);
@@ -96,10 +145,15 @@ fn check_digest(thing: &str, expected: &Digest, found: &Digest) -> Result<()> {
     Err(Error::corrupt(cause).remedy("fetch it again; if that does not help, its image is damaged"))
 }
 
-/// An empty file system of `size` bytes: a root directory as containers' images begin with it.
+/// An empty ext4 of `size` bytes: a root directory as containers' images begin with it.
 #[must_use]
 pub fn empty_file_system(size: u64) -> NewFileSystem {
     let root =
         InodeAttributes { mode: 0o755, uid: 0, gid: 0, mtime: InodeTime::default(), xattrs: BTreeMap::new() };
     NewFileSystem { size, uuid: FILE_SYSTEM_UUID, hash_seed: HASH_SEED, root }
+}
+
+/// An empty EROFS of `size` bytes, with the same root directory.
+fn empty_erofs(size: u64) -> NewErofs {
+    NewErofs { size, uuid: EROFS_UUID, root: ErofsAttributes { mode: 0o755, ..ErofsAttributes::default() } }
 }

@@ -24,9 +24,9 @@ use headstart_file_blocks::{BlockSink, FoundSectors};
 use headstart_image::manifest::ImageLayer;
 use headstart_image::new_layer::Packing;
 use headstart_image::store::Staging;
-use headstart_image::turbo::{FileSystemKind, NewTarget};
+use headstart_image::turbo::NewTarget;
 use headstart_lsmt::{LayerSummary, LayerWriter};
-use headstart_turbo::{NewPackage, Spool};
+use headstart_turbo::{FileSystemKind, NewPackage, Spool};
 use headstart_zfile::ZFileWriter;
 use sha2::{Digest as _, Sha256};
 use std::fs::File;
@@ -92,12 +92,14 @@ pub(crate) fn stage_package(
         let (output, summary) = blocks.writer.finish()?;
         Ok((output.finish()?.0, tar.take_index()?, tree, summary))
     })?;
-    let layer = write_package(metadata, index.as_ref(), staging, target)?;
+    let kind = conversion.options.file_system;
+    let layer = write_package(kind, metadata, index.as_ref(), staging, target)?;
     Ok((layer, tree, summary))
 }
 
 /// Puts the files of a package together.
 fn write_package(
+    kind: FileSystemKind,
     mut metadata: File,
     index: Option<&Spool>,
     staging: &Staging,
@@ -107,8 +109,7 @@ fn write_package(
     let metadata_len = metadata.stream_position().map_err(failed)?;
     metadata.rewind().map_err(failed)?;
     let gzip_index = index.map(|index| index as &dyn ReadAt);
-    let package =
-        NewPackage { kind: FileSystemKind::Ext4, metadata: &mut metadata, metadata_len, gzip_index };
+    let package = NewPackage { kind, metadata: &mut metadata, metadata_len, gzip_index };
     let (mut blob, mut tar) = (staging.blob_writer()?, Sha256::new());
     package.write(&mut |part| tar.update(part), &mut blob)?;
     let tar = Digest::from_bytes(tar.finalize().into());

@@ -29,6 +29,7 @@ const ROWS: &[&[&str]] = &[
     &[
         "headstart-broker",
         "headstart-container-source",
+        "headstart-erofs",
         "headstart-ext4",
         "headstart-image",
         "headstart-plan",

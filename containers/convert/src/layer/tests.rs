@@ -4,7 +4,7 @@ mod digests;
 
 use super::*;
 use crate::apply::tests::golden::apply_reader;
-use crate::ext4_tree::tests::support::{check, e2fsck, rows, store_disk};
+use crate::disk_trees::support::{check, e2fsck, rows, store_disk};
 use crate::model_tree::ModelTree;
 use crate::parent_disk::{ParentDisk, disk_of};
 use crate::test_layers::{Pieces, TarMaker, forms, gzip, noise, sample_tars, staged, staging_in, zstd};

@@ -1,7 +1,7 @@
 //! Tests of TurboOCI layers: they are the disks that native layers are, with the data left in the tars.
 
 use crate::apply::tests::golden::apply_reader;
-use crate::ext4_tree::tests::support::{check, e2fsck, rows, store_disk};
+use crate::disk_trees::support::{check, e2fsck, rows, store_disk};
 use crate::model_tree::ModelTree;
 use crate::parent_disk::{OpenLayers, ParentDisk, disk_of};
 use crate::test_layers::{Pieces, TarMaker, forms, gzip, noise, sample_tars, staging_in, zstd};

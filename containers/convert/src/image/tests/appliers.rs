@@ -12,7 +12,7 @@
 //! * `umoci` keeps the mode of unlisted directories to itself: theirs is not compared.
 
 use super::support::{TestImage, options};
-use crate::ext4_tree::tests::support::store_disk;
+use crate::disk_trees::support::store_disk;
 use crate::parent_disk::disk_of;
 use crate::raw_tar::{PLAIN, RawMeta, RawTar, net_raw};
 use crate::test_layers::{gzip, noise};

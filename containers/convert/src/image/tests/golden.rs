@@ -3,7 +3,7 @@
 use super::support::InDirectory;
 use super::support::{TestImage, TestLayer, options, reference, rows_of};
 use crate::apply::tests::golden::{differences, golden, json};
-use crate::ext4_tree::tests::support::{check, e2fsck, store_disk};
+use crate::disk_trees::support::{check, e2fsck, store_disk};
 use crate::known_layers::NoKnownLayers;
 use crate::parent_disk::disk_of;
 use crate::test_layers::zstd;

@@ -2,7 +2,7 @@
 //! its layers are read from, the converted layers are the same, and their tree is the one that `umoci` unpacks.
 
 use super::support::{InDirectory, convert_into, options, reference, rows_of};
-use crate::ext4_tree::tests::support::{check, e2fsck, store_disk};
+use crate::disk_trees::support::{check, e2fsck, store_disk};
 use crate::file_tree::NodeKind;
 use crate::known_layers::{NoKnownLayers, StoredLayers};
 use crate::parent_disk::disk_of;

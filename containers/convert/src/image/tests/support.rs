@@ -1,6 +1,6 @@
 //! Images in memory, and stores that they are converted into.
 
-use crate::ext4_tree::tests::support::rows;
+use crate::disk_trees::support::rows;
 use crate::image::{LayerOutcome, StagedConversion, stage_image};
 use crate::known_layers::{KnownLayers, StoredLayers};
 use crate::model_tree::Row;

@@ -2,7 +2,7 @@
 
 use super::support::{TestImage, TestLayer, options, reference, rows_of};
 use crate::apply::tests::golden::{apply_reader, differences, golden, json};
-use crate::ext4_tree::tests::support::{check, e2fsck, rows, store_disk};
+use crate::disk_trees::support::{check, e2fsck, rows, store_disk};
 use crate::known_layers::NoKnownLayers;
 use crate::model_tree::ModelTree;
 use crate::options::{ConvertMode, ConvertOptions};

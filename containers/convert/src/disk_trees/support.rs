@@ -1,11 +1,14 @@
 //! Disks in memory, and the trees on them.
 
+use crate::erofs_tree::ErofsTree;
 use crate::ext4_tree::Ext4Tree;
 use crate::file_tree::{FileTree, NodeKind};
 use crate::model_tree::Row;
 use headstart_block::{ByteRange, Error, ReadAt, Result, to_usize};
+use headstart_erofs::{ErofsAttributes, ErofsFileSystem, NewErofs};
 use headstart_ext4::{FileSystem, InodeAttributes, InodeTime, NewFileSystem};
 use headstart_file_blocks::{BLOCK_SIZE, BlockSink};
+use headstart_turbo::FileSystemKind;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
@@ -78,26 +81,86 @@ impl BlockSink for BlockMap {
     }
 }
 
-/// The tree of a layer on `parent`, a disk; of the first layer, if there is none.
-pub(crate) fn layer_on(parent: Option<&Arc<BlockMap>>, size: u64) -> Ext4Tree<BlockMap> {
-    let layer = BlockMap::new(size);
-    let mtime = InodeTime::default();
-    let root = InodeAttributes { mode: 0o755, uid: 0, gid: 0, mtime, xattrs: BTreeMap::new() };
-    Ext4Tree::new(match parent {
-        Some(parent) => FileSystem::open(Arc::clone(parent) as Arc<dyn ReadAt>, layer).unwrap(),
-        None => NewFileSystem { size, uuid: [7; 16], hash_seed: [1, 2, 3, 4], root }.make(layer).unwrap(),
-    })
+/// A file system as a tree, for tests.
+pub(crate) trait DiskTree: FileTree {
+    /// The tree of a layer on `parent`, a disk; of the first layer, if there is none.
+    fn layer_on(parent: Option<Arc<dyn ReadAt>>, size: u64) -> Self;
+
+    /// Ends a layer, and returns its blocks.
+    fn finished(self) -> BlockMap;
+
+    /// Reads the content of a file from its beginning on.
+    fn read(&mut self, node: Self::Node, buf: &mut [u8]);
+
+    /// The numbers of a device; zeros for other files.
+    fn device(&mut self, node: Self::Node) -> (u32, u32);
 }
 
-/// Ends a layer, and returns its blocks.
-pub(crate) fn finished(tree: Ext4Tree<BlockMap>) -> BlockMap {
-    tree.into_inner().finish().unwrap().0
+impl DiskTree for Ext4Tree<BlockMap> {
+    fn layer_on(parent: Option<Arc<dyn ReadAt>>, size: u64) -> Self {
+        let layer = BlockMap::new(size);
+        let mtime = InodeTime::default();
+        let root = InodeAttributes { mode: 0o755, uid: 0, gid: 0, mtime, xattrs: BTreeMap::new() };
+        Self::new(match parent {
+            Some(parent) => FileSystem::open(parent, layer).unwrap(),
+            None => NewFileSystem { size, uuid: [7; 16], hash_seed: [1, 2, 3, 4], root }.make(layer).unwrap(),
+        })
+    }
+
+    fn finished(self) -> BlockMap {
+        self.into_inner().finish().unwrap().0
+    }
+
+    fn read(&mut self, node: Self::Node, buf: &mut [u8]) {
+        self.fs.read_content(node, 0, buf).unwrap();
+    }
+
+    fn device(&mut self, node: Self::Node) -> (u32, u32) {
+        self.fs.status(node).unwrap().device
+    }
 }
 
-/// All paths of the file system on a disk, and what they lead to.
+impl DiskTree for ErofsTree<BlockMap> {
+    fn layer_on(parent: Option<Arc<dyn ReadAt>>, size: u64) -> Self {
+        let layer = BlockMap::new(size);
+        let root = ErofsAttributes { mode: 0o755, ..ErofsAttributes::default() };
+        Self::new(match parent {
+            Some(parent) => ErofsFileSystem::open(parent, layer).unwrap(),
+            None => NewErofs { size, uuid: [7; 16], root }.make(layer).unwrap(),
+        })
+    }
+
+    fn finished(self) -> BlockMap {
+        self.into_inner().finish().unwrap().0
+    }
+
+    fn read(&mut self, node: Self::Node, buf: &mut [u8]) {
+        self.fs.read_content(node, 0, buf).unwrap();
+    }
+
+    fn device(&mut self, node: Self::Node) -> (u32, u32) {
+        self.fs.status(node).unwrap().device
+    }
+}
+
+/// The kind of file system on a disk.
+pub(crate) fn kind_of(disk: &dyn ReadAt) -> FileSystemKind {
+    let mut magic = [0; 4];
+    disk.read_at(&mut magic, 1024).unwrap();
+    if magic == [0xe2, 0xe1, 0xf5, 0xe0] { FileSystemKind::Erofs } else { FileSystemKind::Ext4 }
+}
+
+/// All paths of the file system on a disk, of either kind, and what they lead to.
 pub(crate) fn rows(disk: &Arc<dyn ReadAt>) -> BTreeMap<Vec<u8>, Row> {
-    let fs = FileSystem::open(Arc::clone(disk), BlockMap::new(disk.len())).unwrap();
-    let mut tree = Ext4Tree::new(fs);
+    let parent = Some(Arc::clone(disk));
+    match kind_of(&**disk) {
+        FileSystemKind::Ext4 => rows_in(Ext4Tree::layer_on(parent, disk.len())),
+        FileSystemKind::Erofs => rows_in(ErofsTree::layer_on(parent, disk.len())),
+    }
+}
+
+/// All paths of a tree, and what they lead to.
+fn rows_in<T: DiskTree>(mut tree: T) -> BTreeMap<Vec<u8>, Row> {
     let (mut found, mut pending) = (BTreeMap::new(), vec![(Vec::new(), tree.root())]);
     while let Some((path, node)) = pending.pop() {
         let status = tree.status(node).unwrap();
@@ -114,7 +177,7 @@ pub(crate) fn rows(disk: &Arc<dyn ReadAt>) -> BTreeMap<Vec<u8>, Row> {
             }
             NodeKind::Regular => {
                 bytes.resize(to_usize(status.size), 0);
-                tree.fs.read_content(node, 0, &mut bytes).unwrap();
+                tree.read(node, &mut bytes);
             }
             NodeKind::Symlink => bytes = tree.link_target(node).unwrap(),
             _ => {}
@@ -127,7 +190,7 @@ pub(crate) fn rows(disk: &Arc<dyn ReadAt>) -> BTreeMap<Vec<u8>, Row> {
             mtime: status.mtime,
             xattrs: tree.xattrs(node).unwrap(),
             bytes,
-            device: tree.fs.status(node).unwrap().device,
+            device: tree.device(node),
             first: Vec::new(),
         };
         found.insert(path, (node, status.links, row));
@@ -147,12 +210,21 @@ pub(crate) fn rows(disk: &Arc<dyn ReadAt>) -> BTreeMap<Vec<u8>, Row> {
 
 /// The place of `e2fsck`; if it is absent, says that `test` is skipped, and returns `None`.
 pub(crate) fn e2fsck(test: &str) -> Option<PathBuf> {
+    program("e2fsck", test)
+}
+
+/// The place of the program that checks file systems of a kind; if it is absent, says that `test` is skipped.
+pub(crate) fn checker(kind: FileSystemKind, test: &str) -> Option<PathBuf> {
+    program(if kind == FileSystemKind::Ext4 { "e2fsck" } else { "fsck.erofs" }, test)
+}
+
+fn program(name: &str, test: &str) -> Option<PathBuf> {
     let searched = std::env::var_os("PATH").unwrap_or_default();
     let for_root = ["/sbin", "/usr/sbin", "/usr/local/sbin"].map(PathBuf::from);
     let mut places = std::env::split_paths(&searched).chain(for_root);
-    let found = places.find_map(|place| Some(place.join("e2fsck")).filter(|path| path.exists()));
+    let found = places.find_map(|place| Some(place.join(name)).filter(|path| path.exists()));
     if found.is_none() {
-        let _ = writeln!(std::io::stderr(), "SKIPPED: {test}: there is no e2fsck");
+        let _ = writeln!(std::io::stderr(), "SKIPPED: {test}: there is no {name}");
     }
     found
 }
@@ -171,9 +243,17 @@ pub(crate) fn store_disk(disk: &Arc<dyn ReadAt>, path: &Path) {
     }
 }
 
-/// Checks that `e2fsck` finds nothing to mend on the disk in a file.
-pub(crate) fn check(e2fsck: &Path, disk: &Path) {
-    let output = Command::new(e2fsck).arg("-fn").arg(disk).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
+/// Checks that `e2fsck` or `fsck.erofs` finds nothing to mend on the disk in a file.
+pub(crate) fn check(program: &Path, disk: &Path) {
+    let mut command = Command::new(program);
+    if program.ends_with("e2fsck") {
+        command.arg("-fn");
+    } else {
+        // All content and attributes are read, too.
+        command.args(["-d1", "--extract"]);
+    }
+    let output = command.arg(disk).output().unwrap();
+    let text =
+        [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
     assert!(output.status.success() && !text.contains("WARNING"), "{text}");
 }
