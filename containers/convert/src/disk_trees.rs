@@ -7,4 +7,4 @@ pub(crate) mod support;
 use headstart_turbo::FileSystemKind;
 
 /// All file systems, each of which passes all tests.
-const KINDS: [FileSystemKind; 2] = [FileSystemKind::Ext4, FileSystemKind::Erofs];
+pub(crate) const KINDS: [FileSystemKind; 2] = [FileSystemKind::Ext4, FileSystemKind::Erofs];

@@ -29,6 +29,7 @@ use headstart_image::progress::Progress;
 use headstart_image::store::Staging;
 use headstart_image::turbo::NewTarget;
 use headstart_lsmt::{LayerSummary, LayerWriter};
+use headstart_turbo::FileSystemKind;
 use std::io::Read;
 
 /// The bytes of a container's layer, and what its image says of them.
@@ -114,7 +115,11 @@ fn convert(
         },
     };
     let WrittenTree { entries, file_system, tar_bytes } = tree;
-    Ok(ConvertedLayer { layer: layer.with_origin(&origin), entries, tar_bytes, file_system, summary })
+    let layer = match options.file_system {
+        FileSystemKind::Ext4 => layer.with_origin(&origin),
+        FileSystemKind::Erofs => layer.with_origin(&origin).with_file_system("erofs"),
+    };
+    Ok(ConvertedLayer { layer, entries, tar_bytes, file_system, summary })
 }
 
 /// The layer of the disk, as the file system's output.

@@ -21,7 +21,7 @@
 //! containerd -- Prepare(extract-1, labels: image, manifest, chain id) --> snapshotter -- find --> ImageTrees
 //!   registry: manifest by digest; the converted sibling (referrer, entry of the index); config (chain ids)
 //!   agent:    attach oci://...@sha256:SIBLING --fuse ROOT/trees/ID/disk     (a process of its own; plan, cache, swarm)
-//!   kernel:   loop device over that file, ext4 read-only on ROOT/trees/ID/fs
+//!   kernel:   loop device over that file, ext4 or EROFS on ROOT/trees/ID/fs
 //! containerd <-- "already exists" -- for every layer, without a byte of it
 //! containerd -- Prepare(container, parent: top chain id) --> overlay, lowerdir=ROOT/trees/ID/fs
 //! ```

@@ -58,8 +58,6 @@ use tokio::time::Instant;
 
 /// The file with the name of a tree's image that users know.
 const IMAGE_NAME: &str = "image";
-/// The file system of the disks: the only one that the conversion makes.
-const FILE_SYSTEM: &std::ffi::CStr = c"ext4";
 /// The time for which the answer of a registry holds: long enough for the layers of one image, which come one by one.
 const ANSWER_HOLDS: Duration = Duration::from_secs(60);
 /// Answers that are kept at most.
@@ -250,7 +248,7 @@ impl ImageTrees {
         let order = DiskOrder { tree, image: &known_as, file: &disk, writable: None };
         let attached = self.disks.attach(&name, &order)?;
         let served = attached.device.as_deref().unwrap_or(&disk);
-        mount_disk(served, FILE_SYSTEM, &files).inspect_err(|_| {
+        mount_disk(served, &files).inspect_err(|_| {
             // The next call attaches the disk anew: this one serves no mount.
             if attached.outcome == AttachOutcome::New
                 && let Err(error) = self.disks.detach(&name)

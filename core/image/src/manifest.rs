@@ -9,6 +9,7 @@
 //! | layer | `containerd.io/snapshot/overlaybd/blob-digest` | the blob's digest, again |
 //! | layer | `containerd.io/snapshot/overlaybd/blob-size` | the blob's size in bytes, again |
 //! | layer | `containerd.io/snapshot/overlaybd/version` | `0.1.0` |
+//! | layer | `containerd.io/snapshot/overlaybd/blob-fs-type` | `erofs` if the disk has that; otherwise none: ext4 |
 //! | layer | `dev.headstart.tree-root` | root of the blob's hash tree: its BLAKE3 hash, in hexadecimal |
 //! | layer | `dev.headstart.tree-digest` | digest of the tree's outboard, a blob of the same store |
 //! | layer | `dev.headstart.tree-size` | the outboard's size in bytes |

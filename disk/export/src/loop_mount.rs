@@ -4,7 +4,7 @@
 //! bytes in memory: the loop device reads with direct I/O, so that only the file system's pages are there.
 //!
 //! ```text
-//! file of FUSE <- loop device (direct I/O, reads ahead 1 MiB) <- ext4, read-only
+//! file of FUSE <- loop device (direct I/O, reads ahead 1 MiB) <- ext4 or EROFS, read-only
 //! ```
 //!
 //! A disk that is a block device already, such as one of the kernel's nbd driver, is mounted as it is.
@@ -61,21 +61,22 @@ const EXT4_OPTIONS: usize = 0x200;
 /// The feature of a file system that hosts share by turns: the kernel writes to it even while no program does.
 const EXT4_MMP: u32 = 0x100;
 
+/// The first bytes of the superblock of an EROFS, which is at the same place.
+const EROFS_MAGIC: [u8; 4] = 0xe0f5_e1e2_u32.to_le_bytes();
+
 /// The options of file systems that are mounted for writing.
 const WRITABLE_OPTIONS: &CStr = c"discard,errors=remount-ro";
 
-/// Mounts the file system of `kind` (`ext4`, `erofs`) in the file `disk` on the directory `at`, read-only. Nothing is
-/// mounted if it fails.
+/// Mounts the file system in the file `disk`, EROFS or ext4, on the directory `at`, read-only. Nothing is mounted if it
+/// fails.
 ///
 /// # Errors
 /// [`ErrorKind::Denied`] if this process is not root, or an ext4 brings mount options of its own;
 /// [`ErrorKind::Unsupported`] if this host has no loop devices or
 /// no such file system; [`ErrorKind::Corrupt`] if the file has no file system of that kind, or a damaged one; errors of
 /// the operating system.
-pub fn mount_disk(disk: &Path, kind: &CStr, at: &Path) -> Result<()> {
-    if kind == c"ext4" {
-        check_ext4(disk)?;
-    }
+pub fn mount_disk(disk: &Path, at: &Path) -> Result<()> {
+    let kind = readable_kind(disk)?;
     let (path, device) = attach(disk, LoopUse::Read)?;
     let flags = MountFlags::RDONLY | MountFlags::NODEV | MountFlags::NOATIME;
     // A converted image has no journal. One that another tool made may have one, which must not be replayed: the disk
@@ -138,26 +139,36 @@ pub fn unmount_unused(at: &Path) -> Result<bool> {
     }
 }
 
-/// Refuses an ext4 that has mount options of its own in its superblock, which the kernel would follow.
-fn check_ext4(disk: &Path) -> Result<()> {
-    super_block(disk)?
-        .map_or(Ok(()), |block| check_options(&block))
-        .map_err(|error| error.about(disk.display()))
+/// The kind of the file system on a disk. An ext4 that has mount options of its own in its superblock, which the kernel
+/// would follow, is refused.
+fn readable_kind(disk: &Path) -> Result<&'static CStr> {
+    match super_block(disk)? {
+        Some(block) if is_erofs(&block) => return Ok(c"erofs"),
+        Some(block) => check_options(&block).map_err(|error| error.about(disk.display()))?,
+        None => {}
+    }
+    // A disk with neither is taken for ext4: the kernel says what it lacks.
+    Ok(c"ext4")
 }
 
-/// Refuses an ext4 that must not be mounted for writing: one with mount options of its own, with a journal on another
-/// device, or one that hosts share by turns.
+/// Refuses a disk that must not be mounted for writing: an EROFS, or an ext4 with mount options of its own, with a
+/// journal on another device, or one that hosts share by turns.
 ///
 /// # Errors
-/// [`ErrorKind::Denied`] if it is one of these; errors of the disk.
+/// [`ErrorKind::Unsupported`] for an EROFS, [`ErrorKind::Denied`] for one of the others; errors of the disk.
 pub fn check_writable_ext4(disk: &Path) -> Result<()> {
     let Some(block) = super_block(disk)? else { return Ok(()) };
+    if is_erofs(&block) {
+        return Err(Error::unsupported("its file system is EROFS, on which nothing can be written")
+            .about(disk.display())
+            .remedy("convert the image with --fs ext4, or let containers write to an overlayfs over it"));
+    }
     check_options(&block).and_then(|()| check_places(&block)).map_err(|error| error.about(disk.display()))
 }
 
 type SuperBlock = [u8; EXT4_SUPER_LEN];
 
-/// The superblock of an ext4. `None` if the disk is too short for one: the kernel says what it is.
+/// The superblock of a file system. `None` if the disk is too short for one: the kernel says what it is.
 fn super_block(disk: &Path) -> Result<Option<SuperBlock>> {
     let mut block = [0; EXT4_SUPER_LEN];
     match File::open(disk).and_then(|file| file.read_exact_at(&mut block, EXT4_SUPER_AT)) {
@@ -165,6 +176,10 @@ fn super_block(disk: &Path) -> Result<Option<SuperBlock>> {
         Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(None),
         Err(error) => Err(Error::io("cannot read", error).about(disk.display())),
     }
+}
+
+fn is_erofs(block: &SuperBlock) -> bool {
+    block.starts_with(&EROFS_MAGIC)
 }
 
 fn check_options(block: &SuperBlock) -> Result<()> {

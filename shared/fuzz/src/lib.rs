@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod containers;
+mod erofs;
 pub mod harvest;
 mod nbd;
 mod snapshots;
@@ -19,6 +20,7 @@ mod swarm;
 mod turbo;
 
 pub use containers::{image_archive, image_document};
+pub use erofs::erofs_parent;
 pub use harvest::{demand_series, harvest_journal};
 pub use nbd::nbd;
 pub use snapshots::{snapshot_filter, snapshot_journal};
@@ -62,6 +64,7 @@ pub const TARGETS: &[Target] = &[
     ("writable", writable),
     ("tar_wrapper", tar_wrapper),
     ("layer_tar", layer_tar),
+    ("erofs_parent", erofs_parent),
     ("image_archive", image_archive),
     ("image_document", image_document),
     ("gzip_index", gzip_index),

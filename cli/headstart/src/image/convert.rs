@@ -9,7 +9,8 @@ use headstart_command_line::report::{Fields, Outcome, Report};
 use headstart_command_line::store_args::StoreArgs;
 use headstart_container_source::{ImagePlatform, SourceName};
 use headstart_convert::{
-    ConvertLimits, ConvertMode, ConvertOptions, ConvertReport, ConvertRequest, ConvertedForm, LayerOutcome,
+    ConvertLimits, ConvertMode, ConvertOptions, ConvertReport, ConvertRequest, ConvertedForm, FileSystemKind,
+    LayerOutcome,
 };
 use headstart_image::progress::Progress;
 use headstart_image::reference::{Location, Reference, Selector};
@@ -23,9 +24,11 @@ Examples:
   headstart image convert oci://registry.lan/app:1 --referrer
   headstart image convert oci://registry.lan/app:1 --index
   headstart image convert oci://registry.lan/app:1 oci://registry.lan/app:1-turbo --mode turbo
+  headstart image convert oci://registry.lan/app:1 oci://registry.lan/app:1-erofs --fs erofs
   docker save app:1 -o app.tar && headstart image convert docker-archive:app.tar file:///srv/images:app
 
-Each layer becomes one layer of a disk with an ext4 file system. The original stays as it is, with its
+Each layer becomes one layer of a disk with an ext4 file system; or with --fs erofs, an EROFS, which
+can only be read: for images on which overlayfs, and no container, writes. The original stays as it is, with its
 digest and signatures. The same layers and options give the same bytes on every machine, so layers that a
 store has from an earlier conversion are neither read nor converted again. No root is needed.
 
@@ -56,6 +59,9 @@ pub(crate) struct Convert {
     /// The place of the data: native (in the layers of the new image) or turbo (in the source's layers, as they are)
     #[arg(long, default_value = "native", value_name = "MODE", value_parser = parse_mode)]
     mode: ConvertMode,
+    /// The file system: ext4, or erofs for a disk that is only read
+    #[arg(long = "fs", default_value = "ext4", value_name = "KIND", value_parser = parse_file_system)]
+    file_system: FileSystemKind,
     /// Size of the disk: free space takes none in the image
     #[arg(long, default_value = "64G", value_name = "SIZE")]
     size: ByteSize,
@@ -79,6 +85,17 @@ fn parse_mode(text: &str) -> Result<ConvertMode> {
         _ => {
             let error = Error::invalid(format!("`{}` is not a mode", text.escape_debug()));
             Err(error.remedy("choose native or turbo"))
+        }
+    }
+}
+
+fn parse_file_system(text: &str) -> Result<FileSystemKind> {
+    match text {
+        "ext4" => Ok(FileSystemKind::Ext4),
+        "erofs" => Ok(FileSystemKind::Erofs),
+        _ => {
+            let error = Error::invalid(format!("`{}` is not a file system of disks", text.escape_debug()));
+            Err(error.remedy("choose ext4 or erofs"))
         }
     }
 }
@@ -143,12 +160,12 @@ impl Convert {
     fn options(&self) -> Result<ConvertOptions> {
         let packing = self.packing.options();
         let threads = self.packing.threads();
-        let (mode, size) = (self.mode, self.size.0);
+        let (mode, file_system, size) = (self.mode, self.file_system, self.size.0);
         let mut limits = ConvertLimits::default();
         for (name, value) in &self.limits {
             limits.set(name, *value)?;
         }
-        Ok(ConvertOptions { mode, size, packing, threads, limits })
+        Ok(ConvertOptions { mode, file_system, size, packing, threads, limits })
     }
 
     pub(super) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {

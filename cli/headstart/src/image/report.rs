@@ -173,6 +173,9 @@ pub(super) struct Inspection {
     /// The container's image that it was converted from. The name may lead to that image, beside which this one is.
     #[serde(skip_serializing_if = "Option::is_none")]
     converted_from: Option<String>,
+    /// The file system that the conversion made on the disk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file_system: Option<String>,
     /// The layers, lowest first.
     layers: Vec<InspectedLayer>,
 }
@@ -215,6 +218,7 @@ impl Inspection {
             segments: image.disk().index().len(),
             optimized_from: image.manifest.optimized_from().map(|digest| digest.to_string()),
             converted_from: image.manifest.converted_from().map(|origin| origin.manifest.to_string()),
+            file_system: image.manifest.file_system().map(str::to_owned),
             layers: image.layers.iter().map(InspectedLayer::new).collect(),
         }
     }
@@ -275,6 +279,9 @@ impl fmt::Display for Inspection {
         }
         if let Some(from) = &self.converted_from {
             fields.insert(layers, ("converted from", from.clone()));
+        }
+        if let Some(kind) = &self.file_system {
+            fields.insert(layers, ("file system", kind.clone()));
         }
         Fields(&fields).fmt(f)?;
         for layer in &self.layers {

@@ -68,7 +68,7 @@ struct Files(PathBuf);
 
 impl Files {
     fn mount(scene: &Scene) -> Self {
-        mount_disk(&scene.path("file"), c"ext4", &scene.path("mounted")).unwrap();
+        mount_disk(&scene.path("file"), &scene.path("mounted")).unwrap();
         Self(scene.path("mounted"))
     }
 }

@@ -5,7 +5,7 @@ use super::support::{BlockMap, DiskTree, check, checker, rows};
 use crate::apply::ApplyLimits;
 use crate::apply::tests::naive::{DEPTH, NaiveTree};
 use crate::apply::tests::properties::{accepted, item};
-use crate::apply::tests::support::{Item, apply, apply_within, dir, file, symlink};
+use crate::apply::tests::support::{Item, apply, apply_within, dir, file, link, symlink};
 use crate::erofs_tree::ErofsTree;
 use crate::ext4_tree::Ext4Tree;
 use crate::model_tree::ModelTree;
@@ -109,6 +109,61 @@ fn a_file_that_comes_again_keeps_its_blocks() {
         assert!(written.blocks.len() >= 768);
         assert!(rows(&(disk as Arc<dyn ReadAt>))[b"d/f".as_slice()].bytes == changed);
     }
+}
+
+/// Applies layers to disks of all kinds, and compares each state with the tree in memory.
+fn check_layers(layers: &[Vec<Item>]) {
+    for kind in KINDS {
+        let (mut model, mut disk) = (ModelTree::new(), None);
+        for layer in layers {
+            apply(&mut model, layer).unwrap();
+            let (_, merged) = apply_to(kind, disk.as_ref(), layer);
+            assert!(rows(&(Arc::clone(&merged) as Arc<dyn ReadAt>)) == model.rows(), "{kind:?}");
+            if let Some(program) = cached_checker(kind) {
+                let scratch = tempfile::tempdir().unwrap();
+                let path = scratch.path().join("disk");
+                merged.store(&path);
+                check(program, &path);
+            }
+            disk = Some(merged);
+        }
+    }
+}
+
+#[test]
+fn attributes_that_grow_leave_all_names_and_directories_right() {
+    let value = "v".repeat(900);
+    let base = vec![
+        dir("a"),
+        dir("a/b"),
+        dir("a/b/c"),
+        file("a/f", "content"),
+        link("a/f", "a/b/g"),
+        link("a/f", "h"),
+        symlink("../f", "a/b/l"),
+        file("a/b/c/x", "x"),
+    ];
+    let grown = vec![
+        dir("a").xattr("user.a", &value),
+        dir("a/b").xattr("user.b", &value),
+        link("a/f", "a/b/c/i").xattr("user.f", &value),
+        symlink("../f", "a/b/l").xattr("trusted.l", &value),
+        file("a/b/c/x", "x").xattr("user.x", &value),
+    ];
+    let shrunk = vec![dir("a/b"), file("a/f", "new"), file("a/b/c/.wh.x", "")];
+    check_layers(&[base, grown, shrunk, vec![file("a/.wh.b", "")]]);
+}
+
+#[test]
+fn large_directories_take_names_in_any_order() {
+    let name = |number: usize| format!("d/{:0>5}-{}", number * 7919 % 10_007, "n".repeat(number % 60));
+    let files = |range: std::ops::Range<usize>| range.map(|n| file(name(n), ""));
+    let base = std::iter::once(dir("d")).chain(files(0..600)).collect();
+    let few = files(600..603).chain([file("d/zzz", ""), file("d/!", ""), file("d/-", "")]).collect();
+    let many = files(603..850).collect();
+    let gone = (0..800).step_by(2).map(|n| file(name(n).replace("d/", "d/.wh."), "")).collect();
+    let emptied = vec![file("d/.wh..wh..opq", ""), file("d/one", "")];
+    check_layers(&[base, few, many, gone, emptied]);
 }
 
 #[test]

@@ -4,7 +4,8 @@ mod digests;
 
 use super::*;
 use crate::apply::tests::golden::apply_reader;
-use crate::disk_trees::support::{check, e2fsck, rows, store_disk};
+use crate::disk_trees::KINDS;
+use crate::disk_trees::support::{check, checker, rows, store_disk};
 use crate::model_tree::ModelTree;
 use crate::parent_disk::{ParentDisk, disk_of};
 use crate::test_layers::{Pieces, TarMaker, forms, gzip, noise, sample_tars, staged, staging_in, zstd};
@@ -66,12 +67,20 @@ fn convert_all(
     (converted, disk_of(Stack::new(layers).unwrap()))
 }
 
+fn options_of(file_system: FileSystemKind, threads: usize) -> ConvertOptions {
+    ConvertOptions { file_system, ..options(threads) }
+}
+
 #[test]
 fn a_stack_of_layers_is_the_tree_that_its_entries_say() {
+    KINDS.into_iter().for_each(check_stack);
+}
+
+fn check_stack(kind: FileSystemKind) {
     let dir = tempfile::tempdir().unwrap();
     let staging = staging_in(dir.path());
     let tars = sample_tars();
-    let (layers, disk) = convert_all(&staging, &tars, &options(2));
+    let (layers, disk) = convert_all(&staging, &tars, &options_of(kind, 2));
     let mut model = ModelTree::new();
     for (layer, tar) in layers.iter().zip(&tars) {
         let counts = apply_reader(&mut model, &tar[..]).unwrap();
@@ -81,10 +90,10 @@ fn a_stack_of_layers_is_the_tree_that_its_entries_say() {
     // A file that came again is not stored again, and a small layer is small.
     assert!(layers[1].summary.data_bytes < 1_000_000, "{:?}", layers[1].summary);
     assert!(layers[2].layer.blob.size < 8 << 10, "{}", layers[2].layer.blob.size);
-    if let Some(e2fsck) = e2fsck("the check of converted layers") {
+    if let Some(program) = checker(kind, "the check of converted layers") {
         let path = dir.path().join("disk");
         store_disk(&disk, &path);
-        check(&e2fsck, &path);
+        check(&program, &path);
     }
     let infos: Vec<_> = layers.iter().map(|layer| open(&staging, &layer.layer).info().clone()).collect();
     assert!(infos[0].parent_uuid.is_nil() && infos.iter().all(|info| info.virtual_size == SIZE));
@@ -93,7 +102,7 @@ fn a_stack_of_layers_is_the_tree_that_its_entries_say() {
     let origin = layers[2].layer.origin().unwrap();
     assert_eq!(
         (origin.digest, origin.key),
-        (Digest::of(&tars[2]), options(1).key(&origin.chain, &origin.digest))
+        (Digest::of(&tars[2]), options_of(kind, 1).key(&origin.chain, &origin.digest))
     );
 }
 
@@ -101,21 +110,26 @@ fn a_stack_of_layers_is_the_tree_that_its_entries_say() {
 fn compression_and_threads_do_not_change_a_layer() {
     let dir = tempfile::tempdir().unwrap();
     let tar = &sample_tars()[0];
-    let mut found = Vec::new();
-    for (name, bytes) in forms(tar) {
-        for threads in [1, 2, 8] {
-            let staging = staging_in(dir.path());
-            let layer =
-                convert_layer(input(&bytes, tar), &first_place(tar), &staging, &options(threads), &Silent)
-                    .unwrap();
-            found.push((layer.layer.blob.digest, layer.layer.tree.unwrap().root, layer.file_system));
-            assert_eq!(found.last(), found.first(), "{name}, {threads} threads");
+    for kind in KINDS {
+        let mut found = Vec::new();
+        for (name, bytes) in forms(tar) {
+            for threads in [1, 2, 8] {
+                let (staging, options) = (staging_in(dir.path()), options_of(kind, threads));
+                let input = input(&bytes, tar);
+                let layer = convert_layer(input, &first_place(tar), &staging, &options, &Silent).unwrap();
+                found.push((layer.layer.blob.digest, layer.layer.tree.unwrap().root, layer.file_system));
+                assert_eq!(found.last(), found.first(), "{name}, {threads} threads");
+            }
         }
     }
 }
 
 #[test]
 fn the_form_of_the_parent_does_not_change_a_layer() {
+    KINDS.into_iter().for_each(check_parents);
+}
+
+fn check_parents(kind: FileSystemKind) {
     let dir = tempfile::tempdir().unwrap();
     let staging = staging_in(dir.path());
     let tars = sample_tars();
@@ -123,7 +137,7 @@ fn the_form_of_the_parent_does_not_change_a_layer() {
     let zstd = Packing::ZFile(ZFileOptions { frame_size: 4096, ..ZFileOptions::default() });
     let mut parents = Vec::new();
     for packing in [options(1).packing, zstd, Packing::Plain] {
-        let options = ConvertOptions { packing, ..options(2) };
+        let options = ConvertOptions { packing, ..options_of(kind, 2) };
         parents.push(convert_all(&staging, &tars[..1], &options).1);
     }
     let mut memory = vec![0; to_usize(SIZE)];
@@ -132,7 +146,7 @@ fn the_form_of_the_parent_does_not_change_a_layer() {
     let digests = parents.into_iter().map(|parent| {
         let place =
             LayerPlace { chain, parent_chain: Some(Digest::of(&tars[0])), parent: Some(parent.into()) };
-        let layer = convert_layer(input(&tars[1], &tars[1]), &place, &staging, &options(2), &Silent);
+        let layer = convert_layer(input(&tars[1], &tars[1]), &place, &staging, &options_of(kind, 2), &Silent);
         layer.unwrap().layer.blob.digest
     });
     let digests: Vec<_> = digests.collect();
@@ -145,11 +159,14 @@ fn an_empty_layer_changes_nothing() {
     let staging = staging_in(dir.path());
     let empty = TarMaker::new().done();
     let tars = [sample_tars().swap_remove(0), empty.clone()];
-    let (layers, disk) = convert_all(&staging, &tars, &options(1));
-    assert_eq!((layers[1].summary.segments, layers[1].file_system.metadata_blocks), (0, 0));
-    assert_eq!(rows(&disk), rows(&convert_all(&staging, &tars[..1], &options(1)).1));
-    let (_, disk) = convert_all(&staging, &[empty], &options(1));
-    assert_eq!(rows(&disk).len(), 1);
+    for kind in KINDS {
+        let options = options_of(kind, 1);
+        let (layers, disk) = convert_all(&staging, &tars, &options);
+        assert_eq!((layers[1].summary.segments, layers[1].file_system.metadata_blocks), (0, 0));
+        assert_eq!(rows(&disk), rows(&convert_all(&staging, &tars[..1], &options).1));
+        let (_, disk) = convert_all(&staging, std::slice::from_ref(&empty), &options);
+        assert_eq!(rows(&disk).len(), 1);
+    }
 }
 
 /// The error of a layer, after which no finished blob may be left.
@@ -227,15 +244,26 @@ fn disks_that_are_no_file_systems_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let staging = staging_in(dir.path());
     let tar = TarMaker::new().file("f", b"x").done();
-    for parent in [vec![0; 1 << 20], noise(1, 1 << 20), Vec::new()] {
-        let place =
-            LayerPlace { parent: Some((Arc::new(parent) as Arc<dyn ReadAt>).into()), ..first_place(&tar) };
-        assert!(convert_layer(input(&tar, &tar), &place, &staging, &options(1), &Silent).is_err());
+    for kind in KINDS {
+        for parent in [vec![0; 1 << 20], noise(1, 1 << 20), Vec::new()] {
+            let parent: Arc<dyn ReadAt> = Arc::new(parent);
+            let place = LayerPlace { parent: Some(parent.into()), ..first_place(&tar) };
+            assert!(
+                convert_layer(input(&tar, &tar), &place, &staging, &options_of(kind, 1), &Silent).is_err()
+            );
+        }
+        for size in [0, 4096, 1 << 50, (1 << 30) + 1] {
+            let options = ConvertOptions { size, ..options_of(kind, 1) };
+            let error = convert_layer(input(&tar, &tar), &first_place(&tar), &staging, &options, &Silent);
+            assert_eq!(error.unwrap_err().kind(), ErrorKind::Invalid);
+        }
     }
-    for size in [0, 4096, 1 << 50, (1 << 30) + 1] {
-        let options = ConvertOptions { size, ..options(1) };
-        let error = convert_layer(input(&tar, &tar), &first_place(&tar), &staging, &options, &Silent);
-        assert_eq!(error.unwrap_err().kind(), ErrorKind::Invalid);
+    // One file system is no parent of the other.
+    for (below, above) in KINDS.into_iter().zip(KINDS.into_iter().rev()) {
+        let (_, disk) = convert_all(&staging, std::slice::from_ref(&tar), &options_of(below, 1));
+        let place = LayerPlace { parent: Some(disk.into()), ..first_place(&tar) };
+        let refused = convert_layer(input(&tar, &tar), &place, &staging, &options_of(above, 1), &Silent);
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::Corrupt);
     }
 }
 

@@ -15,6 +15,8 @@
 use super::{ImageLayer, Manifest};
 use headstart_block::Digest;
 
+/// The key of a layer annotation of OverlayBD's tools: the file system of the disk, if it is not ext4.
+const FILE_SYSTEM: &str = "containerd.io/snapshot/overlaybd/blob-fs-type";
 const SOURCE_DIGEST: &str = "dev.headstart.source-digest";
 const SOURCE_CHAIN: &str = "dev.headstart.source-chain";
 const CONVERSION_KEY: &str = "dev.headstart.conversion-key";
@@ -57,6 +59,18 @@ impl Manifest {
     }
 }
 
+impl Manifest {
+    /// Returns the kind of file system on the disk of an image that was converted, such as `ext4`, as its annotations
+    /// state it. `None` if they do not.
+    #[must_use]
+    pub fn file_system(&self) -> Option<&str> {
+        let of_layer = self.layers.last().and_then(|layer| layer.annotations.get(FILE_SYSTEM));
+        let options =
+            || self.annotations.get(CONVERTER)?.split(',').find_map(|word| word.strip_prefix("fs="));
+        of_layer.map(String::as_str).or_else(options)
+    }
+}
+
 /// The container's layer from which a layer was converted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerOrigin {
@@ -76,6 +90,13 @@ impl ImageLayer {
         for (name, value) in [(SOURCE_DIGEST, digest), (SOURCE_CHAIN, chain), (CONVERSION_KEY, key)] {
             self.annotations.insert(name.to_owned(), value.to_string());
         }
+        self
+    }
+
+    /// Returns the same layer with an annotation of its file system, such as `erofs`. Layers without it have ext4.
+    #[must_use]
+    pub fn with_file_system(mut self, kind: &str) -> Self {
+        self.annotations.insert(FILE_SYSTEM.to_owned(), kind.to_owned());
         self
     }
 
@@ -122,6 +143,7 @@ mod tests {
         let documents = image.documents().unwrap();
         let manifest = Manifest::parse(&documents.manifest).unwrap();
         assert_eq!((manifest.converted_from(), manifest.layers[0].origin()), (Some(from), Some(origin)));
+        assert_eq!(manifest.file_system(), None);
         let config = |image: &NewImage| String::from_utf8(image.documents().unwrap().config).unwrap();
         assert!(config(&image).contains(r#""history":[{"comment":"x"}]"#) && config(&image).contains("2026"));
         image.converted_from = None;

@@ -147,13 +147,13 @@ fn an_ext4_that_asks_the_kernel_for_more_is_not_mounted_for_writing() {
     let Some(scene) = Scene::new() else { return };
     check_writable_ext4(&scene.disk).unwrap();
     scene.format(&["-O", "mmp"]);
-    check_ext4(&scene.disk).unwrap();
+    assert_eq!(readable_kind(&scene.disk).unwrap(), c"ext4");
     let error = check_writable_ext4(&scene.disk).unwrap_err();
     assert!(error.kind() == ErrorKind::Denied && error.to_string().contains("mmp"), "{error}");
     scene.format(&[]);
     let file = File::options().write(true).open(&scene.disk).unwrap();
     file.write_all_at(b"data=writeback", EXT4_SUPER_AT + EXT4_OPTIONS as u64).unwrap();
-    assert_eq!(check_ext4(&scene.disk).unwrap_err().kind(), ErrorKind::Denied);
+    assert_eq!(readable_kind(&scene.disk).unwrap_err().kind(), ErrorKind::Denied);
     assert_eq!(check_writable_ext4(&scene.disk).unwrap_err().kind(), ErrorKind::Denied);
     let mut block = [0; EXT4_SUPER_LEN];
     check_places(&block).unwrap();
@@ -169,4 +169,23 @@ fn paths_in_a_list_of_mounts_are_read_as_they_are() {
     let found = mounts_among(list, rustix::fs::makedev(7, 3));
     let bytes: Vec<_> = found.into_iter().map(|path| path.into_os_string().into_vec()).collect();
     assert_eq!(bytes, [b"/a b\\c".as_slice(), b"/t\tn\n\xff\\9"]);
+}
+
+#[test]
+fn an_erofs_is_mounted_for_reading_only() {
+    let Some(scene) = Scene::new().filter(|_| installed(&["mkfs.erofs"])) else { return };
+    let files = scene.directory("files");
+    fs::write(files.join("name"), "content").unwrap();
+    let made = Command::new("mkfs.erofs").arg(&scene.disk).arg(&files).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let at = scene.directory("at");
+    mount_disk(&scene.disk, &at).unwrap();
+    assert_eq!(fs::read(at.join("name")).unwrap(), b"content");
+    assert!(fs::write(at.join("name"), "").is_err());
+    assert!(unmount_disk(&at).unwrap());
+    for refused in [check_writable_ext4(&scene.disk), mount_writable(&scene.disk, &at)] {
+        let error = refused.unwrap_err();
+        assert!(error.kind() == ErrorKind::Unsupported && error.to_string().contains("EROFS"), "{error}");
+    }
+    assert!(!is_mounted(&at).unwrap());
 }

@@ -13,6 +13,7 @@
 
 use super::support::{TestImage, options};
 use crate::disk_trees::support::store_disk;
+use crate::options::ConvertOptions;
 use crate::parent_disk::disk_of;
 use crate::raw_tar::{PLAIN, RawMeta, RawTar, net_raw};
 use crate::test_layers::{gzip, noise};
@@ -21,6 +22,7 @@ use headstart_image::open_image::OpenImage;
 use headstart_testkit::containerd::{Containerd, ContainerdSettings};
 use headstart_testkit::process::{installed, is_root};
 use headstart_testkit::soak;
+use headstart_turbo::FileSystemKind;
 use proptest::prelude::*;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -116,14 +118,26 @@ impl Drop for Mount {
     }
 }
 
-/// The tree of the converted image, as the kernel shows it; `None`, with a message, where it mounts no disks.
+/// The tree of the converted image, as the kernel shows it; `None`, with a message, where it mounts no disks. It is the
+/// same on all file systems.
 fn converted(dir: &Path, image: &TestImage) -> Option<Tree> {
+    let ext4 = converted_on(FileSystemKind::Ext4, &dir.join("ext4"), image)?;
+    let erofs = converted_on(FileSystemKind::Erofs, &dir.join("erofs"), image)?;
+    let found = differences(&erofs, &ext4, &|_| true);
+    assert!(found.is_empty(), "EROFS beside ext4: {found:#?}");
+    Some(erofs)
+}
+
+fn converted_on(kind: FileSystemKind, dir: &Path, image: &TestImage) -> Option<Tree> {
     let (disk, mounted) = (dir.join("disk"), dir.join("mounted"));
-    image.convert(&dir.join("store"), "app", &options(2)).unwrap();
+    fs::create_dir_all(dir).unwrap();
+    let options = ConvertOptions { file_system: kind, ..options(2) };
+    image.convert(&dir.join("store"), "app", &options).unwrap();
     let open = OpenImage::open(&super::support::reference(&dir.join("store"), "app")).unwrap();
     store_disk(&disk_of(open.into_disk()), &disk);
     fs::create_dir_all(&mounted).unwrap();
-    let output = Command::new("mount").args(["-t", "ext4", "-o", "loop,ro"]).args([&disk, &mounted]).output();
+    let name = if kind == FileSystemKind::Erofs { "erofs" } else { "ext4" };
+    let output = Command::new("mount").args(["-t", name, "-o", "loop,ro"]).args([&disk, &mounted]).output();
     let output = output.unwrap();
     if !output.status.success() {
         let cause = String::from_utf8_lossy(&output.stderr);

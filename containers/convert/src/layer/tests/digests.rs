@@ -5,7 +5,7 @@
 //! name of the constants: a new encoder gets new ones.
 
 use super::*;
-use crate::options::WRITER_VERSION;
+use crate::options::{EROFS_WRITER_VERSION, WRITER_VERSION};
 use crate::raw_tar::{PLAIN, RawMeta, RawTar, net_raw};
 use headstart_zfile::Codec;
 
@@ -43,6 +43,24 @@ const BLOBS_OF_ZSTD_1_5_7: [&str; 5] = [
     "sha256:d7a95835f56ff361433c46bc4d1c0a1d2655cdfd51eee3513495545527821242",
     "sha256:a94be79c7a7f077afbbc95a442c232dd3012fcf5a781e4b7cb811a428bf1c335",
     "sha256:e69292c17de3bc1d33eed238f61f0fe9a6731816f3d7bbb139f6b5bdbc22d43c",
+];
+
+/// The digests of the disk after each layer, written as EROFS by version 1.
+const EROFS_DISKS_OF_WRITER_1: [&str; 5] = [
+    "sha256:c3bd05e22d99d4fec320a7fd72f34b485bbff8316d0f506d8822e04b23064659",
+    "sha256:f088323eb8018336a0abd5aa184dcc934fcfb95dc2540c8f1d52bf0358c243d0",
+    "sha256:775e17a7b6be7fc5970bfce11cf7bf654940cd590c255ee8496f82f26bdeb651",
+    "sha256:5fbb0def37b30e7b6c8bd649ada270fc59a8543e2f04d0150dc29fb348473981",
+    "sha256:52d59172fb3ca7d065607f39d92b38114da3baca7327c4560d02b84e620767f4",
+];
+
+/// The digests of the blobs of EROFS in lz4.
+const EROFS_BLOBS_OF_LZ4_1_10_0: [&str; 5] = [
+    "sha256:05ff5ba1efb7c555ef70b73deefdf27848ae003df17cb50507633d62b8bc19ac",
+    "sha256:972cdc6426a93fddba3831cd5938fac0bbbcf7dfb56b49b11b7c62eb99983f65",
+    "sha256:dcaca5b54a4df9c03fbd3ecc05ce9ad1fa3cdbc34d4ad8281a2af82a7689281a",
+    "sha256:aad3900495c93d7af297def60e9a8f1d6fc90dbf3d81c77b4964b84125bd6b6b",
+    "sha256:06890fbaaef8e3897b83c01cc8f2fdfc794c789ade8a7d92344cebcc03ac48c2",
 ];
 
 /// A base: a directory with an index, links of both kinds, devices, attributes, holes, and a large file.
@@ -186,11 +204,25 @@ fn blocks_and_blobs_have_the_digests_that_they_always_had() {
 }
 
 #[test]
-fn the_disk_of_the_digests_is_clean() {
-    let dir = tempfile::tempdir().unwrap();
-    let Some(e2fsck) = e2fsck("the check of the disk with known digests") else { return };
-    let (_, disk) = convert_all(&staging_in(dir.path()), &tars(), &options(1));
-    let path = dir.path().join("disk");
-    store_disk(&disk, &path);
-    check(&e2fsck, &path);
+fn blocks_and_blobs_of_erofs_have_the_digests_that_they_always_had() {
+    assert_eq!(EROFS_WRITER_VERSION, 1, "the constants are those of version 1");
+    for (threads, is_remote) in [(1, false), (2, true), (8, false)] {
+        let options = options_of(FileSystemKind::Erofs, threads);
+        let (blobs, disks) = converted(&options, &|tar| gzip(tar, 6), is_remote);
+        let case = format!("{threads} threads, remote: {is_remote}");
+        assert_eq!(disks, EROFS_DISKS_OF_WRITER_1, "{case}: other blocks: EROFS_WRITER_VERSION has to go up");
+        assert_eq!(blobs, EROFS_BLOBS_OF_LZ4_1_10_0, "{case}: the encoder has changed");
+    }
+}
+
+#[test]
+fn the_disks_of_the_digests_are_clean() {
+    for kind in KINDS {
+        let dir = tempfile::tempdir().unwrap();
+        let Some(program) = checker(kind, "the check of the disk with known digests") else { return };
+        let (_, disk) = convert_all(&staging_in(dir.path()), &tars(), &options_of(kind, 1));
+        let path = dir.path().join("disk");
+        store_disk(&disk, &path);
+        check(&program, &path);
+    }
 }
