@@ -10,8 +10,8 @@ use crate::layer_stream::TarStream;
 use crate::options::{ConvertMode, ConvertOptions, EROFS_UUID, FILE_SYSTEM_UUID, HASH_SEED, layer_uuid};
 use crate::parent_disk::ParentDisk;
 use headstart_block::{Digest, Error, ReadAt, Result};
-use headstart_erofs::{ErofsAttributes, ErofsFileSystem, NewErofs};
-use headstart_ext4::{FileSystem, InodeAttributes, InodeTime, NewFileSystem};
+use headstart_erofs::{ErofsAttributes, ErofsFileSystem, ErofsSummary, NewErofs};
+use headstart_ext4::{FileSystem, FileSystemSummary, InodeAttributes, InodeTime, NewFileSystem};
 use headstart_file_blocks::BlockSink;
 use headstart_lsmt::LayerMeta;
 use headstart_tar::TarReader;
@@ -51,6 +51,20 @@ pub struct WrittenFileSystem {
     pub metadata_blocks: u64,
 }
 
+impl From<FileSystemSummary> for WrittenFileSystem {
+    fn from(of: FileSystemSummary) -> Self {
+        let FileSystemSummary { size, free_blocks, metadata_blocks, .. } = of;
+        Self { size, free_blocks, metadata_blocks }
+    }
+}
+
+impl From<ErofsSummary> for WrittenFileSystem {
+    fn from(of: ErofsSummary) -> Self {
+        let ErofsSummary { size, free_blocks, metadata_blocks } = of;
+        Self { size, free_blocks, metadata_blocks }
+    }
+}
+
 /// A file system that was written.
 pub(crate) struct WrittenTree {
     pub(crate) entries: LayerCounts,
@@ -86,12 +100,7 @@ impl TarConversion<'_> {
                 tree = if has_tars { tree.over_tars() } else { tree };
                 let (entries, tar_bytes) = self.apply_all(&mut tree, tar)?;
                 let (blocks, done) = tree.into_inner().finish()?;
-                let file_system = WrittenFileSystem {
-                    size: done.size,
-                    free_blocks: done.free_blocks,
-                    metadata_blocks: done.metadata_blocks,
-                };
-                Ok((blocks, WrittenTree { entries, file_system, tar_bytes }))
+                Ok((blocks, WrittenTree { entries, file_system: done.into(), tar_bytes }))
             }
             FileSystemKind::Erofs => {
                 let fs = match parent {
@@ -102,12 +111,7 @@ impl TarConversion<'_> {
                 tree = if has_tars { tree.over_tars() } else { tree };
                 let (entries, tar_bytes) = self.apply_all(&mut tree, tar)?;
                 let (blocks, done) = tree.into_inner().finish()?;
-                let file_system = WrittenFileSystem {
-                    size: done.size,
-                    free_blocks: done.free_blocks,
-                    metadata_blocks: done.metadata_blocks,
-                };
-                Ok((blocks, WrittenTree { entries, file_system, tar_bytes }))
+                Ok((blocks, WrittenTree { entries, file_system: done.into(), tar_bytes }))
             }
         }
     }

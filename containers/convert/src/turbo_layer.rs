@@ -1,7 +1,7 @@
 //! A TurboOCI layer: the metadata of a file system, with the data left where it is, in the container's layer.
 //!
 //! ```text
-//!   compressed bytes ─ sha256 ─ inflate ─ │ ─ sha256 ─ tar ─ applier ─ ext4 ─ LSMT ─ ZFile ─ ext4.fs.meta ┐
+//!   compressed bytes ─ sha256 ─ inflate ─ │ ─ sha256 ─ tar ─ applier ─ tree ─ LSMT ─ ZFile ─ ext4.fs.meta ┐
 //!                              └ index ───│────────────────────────────────────────────── gzip.meta ──────┴ tar.gz
 //! ```
 //!

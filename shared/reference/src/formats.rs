@@ -27,6 +27,17 @@ const FORMATS: [Format; 11] = [
         &["core/turbo/src/format.rs", "core/turbo/src/package.rs", "core/image/src/turbo.rs"],
     ),
     (
+        "erofs",
+        "EROFS file systems of converted images",
+        &[
+            "containers/erofs/src/lib.rs",
+            "containers/erofs/src/superblock.rs",
+            "containers/erofs/src/inode.rs",
+            "containers/erofs/src/xattr.rs",
+            "containers/erofs/src/dirents.rs",
+        ],
+    ),
+    (
         "store",
         "Image directories: leases and marks",
         &["core/store/src/layout/lease.rs", "core/store/src/layout/untagged.rs"],

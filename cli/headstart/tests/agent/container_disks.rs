@@ -32,6 +32,17 @@ impl Host<'_> {
         self.containerd.ctr(&[&words[..], &[image, &id, "/bin/sleep", "1000"]].concat());
     }
 
+    /// Tries to start a container with files in a form that its image cannot have; returns the error.
+    pub(crate) fn refuse_on_disk(&self, mode: &str) -> String {
+        let label = format!("{WRITABLE}={mode}");
+        let id = self.containerd.id_of(mode);
+        let words = ["run", "-d", "--snapshotter", "headstart", "--snapshotter-label", &label];
+        let run = [&words[..], &[&self.image, &id, "/bin/sleep", "1000"]].concat();
+        let output = self.containerd.run_ctr(&run);
+        assert!(!output.status.success(), "{mode}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
     pub(crate) fn snapshots(&self, words: &[&str]) -> String {
         self.containerd.ctr(&[&["snapshots", "--snapshotter", "headstart"], words].concat())
     }

@@ -182,6 +182,26 @@ fn an_image_with_metadata_only_runs_from_the_layers_of_its_original() {
 }
 
 #[test]
+fn an_image_on_erofs_runs_over_overlayfs_and_has_no_disks_that_are_written_to() {
+    let scene = Scene::new();
+    let Some(host) = Host::start(&scene) else { return };
+    host.convert("--referrer --fs erofs");
+    host.pull(&host.image);
+    assert_eq!(host.containerd.snapshots().len(), host.layers);
+    let said = host.containerd.run(&host.image, "first", LOOK);
+    let (files, mode) = said.trim_end().rsplit_once('\n').unwrap();
+    assert_eq!((files, mode), ("two\n/etc:\ngreeting\n\n/opt/opaque:\nnew\nx", "drwxr-x--x"));
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let trees = scene.path("snap/trees").display().to_string();
+    assert!(mounts.lines().any(|line| line.contains(&trees) && line.contains(" - erofs ")), "{mounts}");
+    for mode in ["dir", "dev"] {
+        let error = host.refuse_on_disk(mode);
+        assert!(error.contains("EROFS, on which nothing can be written"), "{mode}: {error}");
+    }
+    wait_until("disks that were refused are detached", TIMEOUT, || host.agent.disks().len() == 1);
+}
+
+#[test]
 fn a_converted_image_runs_under_its_own_name_without_its_layers() {
     let scene = Scene::new();
     let Some(mut host) = Host::start(&scene) else { return };

@@ -119,6 +119,36 @@ fn a_container_image_becomes_a_disk_and_is_not_converted_twice() {
 }
 
 #[test]
+fn a_container_image_becomes_an_erofs() {
+    let scene = Scene::new();
+    image(&scene, "layout", &layers(&scene));
+    let convert = |words: &str| scene.json(&format!("image convert file://~/layout:app {words} --size 256M"));
+    convert("file://~/store:ext4");
+    let made = convert("file://~/store:app --fs erofs");
+    // Layers of another file system are not taken for these.
+    assert_eq!(made["layers"][0]["known"], false);
+    let again = convert("file://~/store:again --fs erofs --threads 1");
+    assert_eq!((&again["digest"], &again["added_bytes"]), (&made["digest"], &0.into()));
+    let manifest = scene.manifest("store", &made["digest"]);
+    let kind = &manifest["layers"][0]["annotations"]["containerd.io/snapshot/overlaybd/blob-fs-type"];
+    assert_eq!(kind, "erofs");
+    for (tag, kind) in [("app", "erofs"), ("ext4", "ext4")] {
+        let inspected = scene.json(&format!("image inspect file://~/store:{tag}"));
+        assert_eq!(inspected["file_system"], kind);
+    }
+    scene.is_wrong("image convert file://~/layout:app file://~/store:x --fs xfs", &["choose ext4 or erofs"]);
+    scene.ok("image verify --deep file://~/store:app");
+    if !installed(&["fsck.erofs", "dump.erofs"]) {
+        return;
+    }
+    scene.ok("image export file://~/store:app -o back.raw");
+    run_tool("fsck.erofs", &["--extract", "back.raw"], &scene.path("."));
+    let dumped = run_tool("dump.erofs", &["-s", "back.raw"], &scene.path("."));
+    let dumped = String::from_utf8(dumped.stdout).unwrap();
+    assert!(dumped.contains("headstart 1") || dumped.contains("inode count"), "{dumped}");
+}
+
+#[test]
 fn an_archive_gives_the_same_image_as_its_layout() {
     let scene = Scene::new();
     image(&scene, "layout", &layers(&scene));

@@ -5,6 +5,7 @@
 //! The two qcow2 disks are not made here but by `qemu-img convert -O qcow2 -o cluster_size=512`, once with `-c`, and
 //! the signing request by `openssl req -new -outform DER -addext subjectAltName=DNS:node4.lan` with a key of P-256.
 
+mod erofs;
 mod snapshots;
 
 use flate2::Compression;
@@ -69,6 +70,7 @@ fn main() -> Result<()> {
     for (name, layer) in layer_tars() {
         save("layer_tar", name, &layer)?;
     }
+    save("erofs_parent", "two-layers", &erofs::two_layers()?)?;
     save("image_archive", "docker", &docker_archive())?;
     save("image_archive", "oci", &oci_archive())?;
     save("image_document", "manifest", docker_manifest(&Digest::of(b"{}"), 2).as_bytes())?;

@@ -15,7 +15,7 @@ use headstart_image::new_layer::Packing;
 use headstart_image::open_image::OpenImage;
 use headstart_image::progress::Silent;
 use headstart_image::store::ImageStore;
-use headstart_image::turbo::{InflatedCache, PackageBudget, TurboLayer};
+use headstart_image::turbo::{FileSystemKind, InflatedCache, PackageBudget, TurboLayer};
 use headstart_image::verify::{Depth, verify};
 use headstart_lsmt::{Layer, Stack};
 use std::fs;
@@ -42,6 +42,23 @@ fn check_image(dir: &Path, tag: &str, tars: &[Vec<u8>]) {
     let verdict = verify(&reference(dir, tag), Depth::Deep, &Silent).unwrap();
     let problems: Vec<_> = verdict.problems().map(ToString::to_string).collect();
     assert!(problems.is_empty(), "{problems:#?}");
+}
+
+#[test]
+fn an_erofs_of_metadata_has_its_files_in_the_layers_that_it_was_made_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let tars = sample_tars();
+    let source = TestImage::new(&tars, |tar| gzip(tar, 6));
+    let options = ConvertOptions { file_system: FileSystemKind::Erofs, ..turbo(2) };
+    source.convert(dir.path(), "a", &options).unwrap();
+    check_image(dir.path(), "a", &tars);
+    let (_, image) = ImageStore::open_image(&reference(dir.path(), "a")).unwrap();
+    assert_eq!(image.manifest.file_system(), Some("erofs"));
+    for layer in &image.manifest.layers {
+        let package = fs::read(blob(dir.path(), &layer.blob.digest)).unwrap();
+        let turbo = TurboLayer::read(layer, &package, &mut PackageBudget::default()).unwrap();
+        assert_eq!(turbo.kind(), FileSystemKind::Erofs);
+    }
 }
 
 #[test]
