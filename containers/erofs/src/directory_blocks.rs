@@ -1,7 +1,7 @@
 //! Directories that changed, written at the end.
 //!
-//! Blocks of a directory of the parent are changed in place, if each has room for the names that are new in it, and none
-//! becomes empty. Otherwise all of the directory is written behind all other blocks.
+//! Blocks of a directory of the parent are changed in place, if each has room for the names that are new in it, and
+//! none becomes empty. Otherwise all of the directory is written behind all other blocks.
 
 use crate::directory_walk::DirectoryWalk;
 use crate::dirents::{self, Dirent};

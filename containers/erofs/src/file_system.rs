@@ -128,8 +128,8 @@ impl<S: BlockSink> ErofsFileSystem<S> {
     }
 
     /// Returns the names in one part of a directory, sorted, without `.` and `..`. Parts are numbered from 0 on, and
-    /// have some thousand names at most; `None` behind the last one. A directory is listed from its first part on; names
-    /// may be removed meanwhile.
+    /// have some thousand names at most; `None` behind the last one. A directory is listed from its first part on;
+    /// names may be removed meanwhile.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Corrupt`] if the directory is damaged; errors of reading the parent.
@@ -327,4 +327,3 @@ fn describe(inode: &mut Inode, attributes: &ErofsAttributes) -> Result<()> {
     (inode.uid, inode.gid, inode.mtime) = (attributes.uid, attributes.gid, attributes.mtime);
     Ok(())
 }
-

@@ -85,8 +85,8 @@ pub struct ErofsSummary {
 }
 
 impl<S: BlockSink> ErofsFileSystem<S> {
-    /// Opens the file system on `parent`, a disk, to change it. Reads the superblock; everything else is read when it is
-    /// needed. The content of files goes to `sink`.
+    /// Opens the file system on `parent`, a disk, to change it. Reads the superblock; everything else is read when it
+    /// is needed. The content of files goes to `sink`.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Corrupt`] if there is no EROFS, or it is damaged; `Unsupported` if another program
@@ -106,8 +106,8 @@ impl<S: BlockSink> ErofsFileSystem<S> {
     /// Writes the metadata that differs from the parent's, in ascending order of blocks, and returns the sink.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] if the parent is damaged; `Invalid` if the file system is full; errors of
-    /// the parent and of the sink.
+    /// [`headstart_block::ErrorKind::Corrupt`] if the parent is damaged; `Invalid` if the file system is full; errors
+    /// of the parent and of the sink.
     pub fn finish(self) -> Result<(S, ErofsSummary)> {
         let Self { mut state, mut sink, .. } = self;
         let places = InodePlaces::find(&mut state)?;

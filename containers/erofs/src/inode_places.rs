@@ -1,10 +1,10 @@
 //! Places of inodes, and the names of those that moved.
 //!
-//! An inode that is new, or has grown out of its place, is put behind all other blocks, in order of nodes. An inode with
-//! what follows it stays in one block if it can; otherwise it begins with a block.
+//! An inode that is new, or has grown out of its place, is put behind all other blocks, in order of nodes. An inode
+//! with what follows it stays in one block if it can; otherwise it begins with a block.
 //!
-//! The number of an inode is its place, so a name that leads to one that moved changes, as do `.` and `..`. The names of
-//! a file are known to its directories only: if they are not all among the changes of the layer, all directories are
+//! The number of an inode is its place, so a name that leads to one that moved changes, as do `.` and `..`. The names
+//! of a file are known to its directories only: if they are not all among the changes of the layer, all directories are
 //! searched for them. That is rare: a file or directory of a lower layer got more or longer extended attributes.
 
 use crate::directory_walk::DirectoryWalk;

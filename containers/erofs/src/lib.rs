@@ -1,8 +1,8 @@
 //! The EROFS file system: changes of files become changed blocks.
 //!
 //! EROFS is a file system that is only read. That suits images of containers, which nobody changes in place: its
-//! directories are searched by halving, inodes have the size that they need, and a kernel mounts it without repairing or
-//! replaying anything. This crate does for EROFS what `headstart-ext4` does for ext4, by the same rules:
+//! directories are searched by halving, inodes have the size that they need, and a kernel mounts it without repairing
+//! or replaying anything. This crate does for EROFS what `headstart-ext4` does for ext4, by the same rules:
 //!
 //! > (blocks of the parent, changes) -> changed blocks
 //!
@@ -24,17 +24,17 @@
 //!   upper layers refer to content of lower ones; it is never copied.
 //! * An inode that changes stays in its place if it still fits there. One that has grown moves behind the content, and
 //!   the names that lead to it get its new number.
-//! * A name that is new or gone changes one block of its directory, as long as its place in the order of names has room.
-//!   Otherwise the directory is written anew. Directories of more than one block are written with an eighth of each
-//!   block free for that.
+//! * A name that is new or gone changes one block of its directory, as long as its place in the order of names has
+//!   room. Otherwise the directory is written anew. Directories of more than one block are written with an eighth of
+//!   each block free for that.
 //! * What a layer gives up stays unused: free space takes none in an image, and blocks that no file refers to are in
 //!   lower layers only.
 //!
 //! # Form
 //! Blocks of 4 KiB, no compression (layers are compressed as a whole), inodes of the extended form of 64 bytes with
 //! attributes behind them, no shared attributes. Content is in consecutive blocks; a file with holes has a table of
-//! chunks, of which there are at most 16,384. Targets of symbolic links are in their inodes if these do not leave a block.
-//! Directories have whole blocks. Inode number and place are the same thing, so the numbers of inodes have gaps.
+//! chunks, of which there are at most 16,384. Targets of symbolic links are in their inodes if these do not leave a
+//! block. Directories have whole blocks. Inode number and place are the same thing, so the numbers of inodes have gaps.
 //!
 //! # The parent
 //! A parent is not trusted: a damaged one gives an error or a damaged layer, never a panic, an endless loop or more
