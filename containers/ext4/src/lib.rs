@@ -12,9 +12,10 @@
 //!
 //! # One pass
 //! The content of a file comes as a stream ([`FileContent`](headstart_file_blocks::FileContent)) and goes to the layer
-//! at once ([`BlockSink`](headstart_file_blocks::BlockSink)): it is copied once and kept nowhere. Metadata is changed in memory, block by block, as a kernel would change it; a
-//! temporary file takes what is too much. At the end, those blocks that differ from the parent's are written, in
-//! ascending order. So a layer that adds one small file has seven blocks, whatever program made the parent.
+//! at once ([`BlockSink`](headstart_file_blocks::BlockSink)): it is copied once and kept nowhere. Metadata is changed
+//! in memory, block by block, as a kernel would change it; a temporary file takes what is too much. At the end, those
+//! blocks that differ from the parent's are written, in ascending order. So a layer that adds one small file has seven
+//! blocks, whatever program made the parent.
 //!
 //! # The parent
 //! A parent may be in a registry, and is read like that: superblock and descriptors of groups when it is opened, after
