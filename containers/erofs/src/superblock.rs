@@ -79,7 +79,8 @@ impl Superblock {
                 .remedy("convert all layers of the image here"));
         }
         let features = u32_at(raw, 80);
-        for bit in (0..32).map(|bit| 1 << bit).filter(|bit| features & bit & !CHUNKED_FILES != 0) {
+        let mut bits = (0..32).map(|bit| 1 << bit);
+        if let Some(bit) = bits.find(|bit| features & bit & !CHUNKED_FILES != 0) {
             let known = FEATURES.iter().find(|(feature, _)| *feature == bit);
             let name = known.map_or_else(|| format!("{bit:#x}"), |(_, name)| (*name).to_owned());
             return Err(Error::unsupported(format!("its EROFS has the feature {name}"))

@@ -43,6 +43,9 @@ pub(crate) struct Table {
     free: Vec<u32>,
 }
 
+/// A leaf and the place in it at which a key is or would be, and `true` if it is there.
+type FoundCell = (u32, usize, bool);
+
 /// A way from the root to a cell: pages, and the cell of each.
 type Way = Vec<(u32, usize)>;
 
@@ -101,7 +104,7 @@ impl Table {
     }
 
     /// The leaf and the place in it at which a key is or would be, and `true` if it is there; the way to the leaf.
-    fn find(&mut self, key: &[u8]) -> Result<(Option<(u32, usize, bool)>, Way)> {
+    fn find(&mut self, key: &[u8]) -> Result<(Option<FoundCell>, Way)> {
         let mut way = Way::new();
         if self.end == 0 {
             return Ok((None, way));
