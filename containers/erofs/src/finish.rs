@@ -7,7 +7,7 @@ use crate::inode_places::InodePlaces;
 use crate::state::State;
 use crate::superblock::{ROOT_NID, Superblock};
 use crate::table::Table;
-use headstart_block::{Error, ReadAt, Result};
+use headstart_block::{Error, ReadAt, Result, saturating};
 use headstart_file_blocks::{BLOCK_SIZE, BlockReader, BlockSink, ChangedBlocks, FileKind};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -99,7 +99,7 @@ impl<S: BlockSink> ErofsFileSystem<S> {
             let cause = format!("its EROFS has {} blocks of 4 KiB, the disk {disk}", superblock.blocks);
             return Err(Error::corrupt(cause));
         }
-        let disk_blocks = u32::try_from(disk).unwrap_or(u32::MAX);
+        let disk_blocks = saturating(disk);
         Ok(with_state(superblock, blocks, disk_blocks, sink))
     }
 

@@ -1,6 +1,6 @@
 //! The EROFS file system: changes of files become changed blocks.
 //!
-//! EROFS is a file system that is only read. That suits images of containers, which nobody changes in place: its
+//! EROFS is a file system that is only read. That suits images of containers, which do not change: its
 //! directories are searched by halving, inodes have the size that they need, and a kernel mounts it without repairing
 //! or replaying anything. This crate does for EROFS what `headstart-ext4` does for ext4, by the same rules:
 //!

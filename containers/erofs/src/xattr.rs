@@ -10,7 +10,7 @@
 //! bytes, the rest of the name and the value.
 
 use crate::superblock::u16_at;
-use headstart_block::{Error, Result};
+use headstart_block::{Error, Result, exact};
 use std::collections::BTreeMap;
 
 /// Extended attributes by their full names.
@@ -107,8 +107,7 @@ pub(crate) fn length(count: u16) -> usize {
 /// The count of attributes in the inode, from their bytes.
 pub(crate) fn count(bytes: &[u8]) -> u16 {
     match bytes.len().checked_sub(HEADER) {
-        // Not more than `MAX_BYTES`.
-        Some(len) => u16::try_from(len / 4 + 1).unwrap_or(u16::MAX),
+        Some(len) => exact((len / 4 + 1) as u64, "there are at most `MAX_BYTES` of them"),
         None => 0,
     }
 }

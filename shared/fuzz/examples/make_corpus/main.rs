@@ -67,9 +67,7 @@ fn main() -> Result<()> {
     save("writable", "flushed-twice", &writable()?)?;
     save("tar_wrapper", "pax", &[pax(5), tar_header(b'0', "0"), b"bytes".to_vec(), vec![0; 1531]].concat())?;
     save("tar_wrapper", "plain", &[tar_header(b'0', "5"), b"bytes".to_vec(), vec![0; 1531]].concat())?;
-    for (name, layer) in layer_tars() {
-        save("layer_tar", name, &layer)?;
-    }
+    layer_tars().into_iter().try_for_each(|(name, layer)| save("layer_tar", name, &layer))?;
     save("erofs_parent", "two-layers", &erofs::two_layers()?)?;
     save("image_archive", "docker", &docker_archive())?;
     save("image_archive", "oci", &oci_archive())?;
