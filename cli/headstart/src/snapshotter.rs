@@ -155,6 +155,11 @@ pub(crate) struct SnapshotterArgs {
     /// stay directories [default: only snapshots of converted images are disks]
     #[arg(long, value_name = "SIZE")]
     empty_disk: Option<ByteSize>,
+    /// The most space that a container's writes may take, unless its label containerd.io/snapshot/max-size says otherwise
+    /// in bytes. Disks hold it: dir says "no space left", dev gives I/O errors and takes 16M at least; on overlayfs
+    /// it is not held, and the label containerd.io/snapshot/headstart.quota says so [default: no limit]
+    #[arg(long, value_name = "SIZE")]
+    container_quota: Option<ByteSize>,
     /// containerd's socket, to which layers of disks go if containerd asks for the changes of a container
     #[arg(long, value_name = "SOCK", default_value = CONTAINERD_SOCKET)]
     containerd: PathBuf,
@@ -221,6 +226,7 @@ impl SnapshotterArgs {
         let settings = SnapshotterSettings {
             mount_options: self.mount_option.clone(),
             own_disks: self.writable.access(),
+            quota: self.container_quota.map(|ByteSize(size)| size),
             ..SnapshotterSettings::new(&root)
         };
         let (snapshotter, report) = Snapshotter::open(settings, Box::new(trees), now)?;

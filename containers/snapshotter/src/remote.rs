@@ -57,6 +57,8 @@ pub struct OwnDisk {
     pub place: PathBuf,
     /// The form in which it is handed out.
     pub access: DiskAccess,
+    /// The most bytes that may be written to it; `None`: as many as its file system has room for.
+    pub most: Option<u64>,
 }
 
 /// A layer of blocks as a blob for images.

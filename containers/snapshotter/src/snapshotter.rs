@@ -40,7 +40,7 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::collections::HashMap;
 use std::fs::File;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 /// The label with the directory of the files by which a snapshot differs from its parent.
 const UPPER_LABEL: &str = "containerd.io/snapshot/overlay.upperdir";
@@ -62,6 +62,9 @@ pub struct SnapshotterSettings {
     /// The form of the disks that active snapshots get if their parent is a disk, unless their labels ask for something
     /// else. `None`: overlayfs takes what is written to them.
     pub own_disks: Option<DiskAccess>,
+    /// The most bytes that an active snapshot may take, unless its label says otherwise. Layers that are unpacked have no
+    /// limit.
+    pub quota: Option<u64>,
     /// `true` if each snapshot is shown with a label that names the directory of its files.
     pub shows_upper: bool,
 }
@@ -75,6 +78,7 @@ impl SnapshotterSettings {
             are_commits_durable: true,
             keeps_removed: false,
             own_disks: None,
+            quota: None,
             shows_upper: false,
         }
     }
@@ -90,6 +94,8 @@ pub struct Snapshotter {
     /// The locks of snapshots' disks.
     locks: Mutex<HashMap<SnapshotId, Arc<Mutex<()>>>>,
     clock: Box<dyn Fn() -> SnapshotTime + Send + Sync>,
+    /// For a warning that is given once.
+    complaint: Once,
     /// Locked, so that no other process uses the directory.
     _lock: File,
 }
@@ -185,6 +191,7 @@ impl Snapshotter {
             }
         }
         let wanted = self.wanted(key, parent, &labels)?;
+        self.note_quota(&wanted, key, parent, &mut labels);
         self.create(wanted, key, parent, labels)
     }
 

@@ -6,6 +6,7 @@
 //!     disk              an empty file, over which the agent mounts the disk
 //!     mountpoint/       the directory on which its file system is mounted, unless it is handed out as a device
 //!     writable/         what was written
+//!     reserved          the number of clusters that its file system keeps free, if its space is limited
 //!     sealing/          there while it is sealed, and before the file system of a disk that is used is frozen
 //!       written/        a clone of what was written, if the disk is used
 //!       layer           the sealed layer until it is whole
@@ -26,9 +27,10 @@ use headstart_image::store::ImageStore;
 use headstart_lsmt::LayerMeta;
 use headstart_lsmt::writable::WritableDisk;
 use headstart_snapshotter::DiskAccess;
-use headstart_snapshotter::remote::{DiskClosing, SealedState, WRITTEN_DIRECTORY};
+use headstart_snapshotter::remote::{DiskClosing, OwnDisk, SealedState, WRITTEN_DIRECTORY};
 use headstart_store::Reference;
 use headstart_store::layout::sync_dir;
+use rustix::fs::statvfs;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -52,6 +54,8 @@ const LOOKS: usize = 50;
 /// space for a moment.
 const CLONE_PAUSE: Duration = Duration::from_millis(200);
 const CLONE_ATTEMPTS: usize = 25;
+/// The file with the number of clusters that its file system keeps free.
+const RESERVED: &str = "reserved";
 /// The directory on which it is mounted.
 const MOUNTPOINT: &str = "mountpoint";
 
@@ -59,12 +63,8 @@ const MOUNTPOINT: &str = "mountpoint";
 ///
 /// # Errors
 /// Errors of the agent and of mounting.
-pub(crate) fn open(
-    disks: &dyn TreeDisks,
-    below: &TreeName,
-    place: &Path,
-    access: DiskAccess,
-) -> Result<PathBuf> {
+pub(crate) fn open(disks: &dyn TreeDisks, below: &TreeName, own: &OwnDisk) -> Result<PathBuf> {
+    let (place, access) = (&*own.place, own.access);
     let (disk, files) = (place.join(DISK), place.join(MOUNTPOINT));
     recover(place)?;
     if access == DiskAccess::Directory && is_mounted(&files)? {
@@ -78,11 +78,15 @@ pub(crate) fn open(
     made.map_err(|error| Error::io("cannot make the places of a disk", error).about(place.display()))?;
     let name = disk_name(place, "")?;
     let writable = place.join(WRITTEN_DIRECTORY);
-    let order =
-        DiskOrder { tree: below, image: &below.image.to_string(), file: &disk, writable: Some(&writable) };
+    // A mounted file system keeps the limit itself, and says before it writes that there is no space.
+    let most = own.most.filter(|_| access == DiskAccess::Device);
+    let image = below.image.to_string();
+    let order = DiskOrder { tree: below, image: &image, file: &disk, writable: Some(&writable), most };
     let attached = disks.attach(&name, &order)?;
     let opened = match access {
-        DiskAccess::Directory => mount_writable(&disk, &files).map(|()| files),
+        DiskAccess::Directory => mount_writable(&disk, &files)
+            .and_then(|()| own.most.map_or(Ok(()), |most| limit(place, most)))
+            .map(|()| files),
         DiskAccess::Device => check_writable_ext4(&disk).and_then(|()| make_device(&disk)),
     };
     opened.inspect_err(|_| {
@@ -93,6 +97,31 @@ pub(crate) fn open(
             tracing::warn!(%error, "a disk without use stays attached");
         }
     })
+}
+
+/// Keeps the file system of the disk in `place`, which is mounted, from taking more than `most` bytes beyond what it had
+/// when it was mounted first: the other free clusters are reserved, in the kernel alone, for nobody.
+fn limit(place: &Path, most: u64) -> Result<()> {
+    let (disk, files, noted) = (place.join(DISK), place.join(MOUNTPOINT), place.join(RESERVED));
+    let failed =
+        |path: &Path, error| Error::io("cannot limit the space of a disk", error).about(path.display());
+    let reserved = match fs::read_to_string(&noted).map(|text| text.trim().parse()) {
+        Ok(Ok(clusters)) => clusters,
+        _ => {
+            let space = statvfs(&files).map_err(|error| failed(&files, error.into()))?;
+            let clusters = space.f_bfree.saturating_sub(most.div_ceil(space.f_frsize.max(1)));
+            let new = place.join("reserved.new");
+            let written = fs::write(&new, clusters.to_string()).and_then(|()| File::open(&new)?.sync_all());
+            written.and_then(|()| fs::rename(&new, &noted)).map_err(|error| failed(&noted, error))?;
+            clusters
+        }
+    };
+    for device in devices_at(&disk)? {
+        let name = device.file_name().unwrap_or_default();
+        let knob = Path::new("/sys/fs/ext4").join(name).join("reserved_clusters");
+        fs::write(&knob, reserved.to_string()).map_err(|error| failed(&knob, error))?;
+    }
+    Ok(())
 }
 
 /// The directory or the device that the disk in `place` is handed out as. `None` if it is not open.

@@ -41,6 +41,8 @@ pub struct DiskOrder<'a> {
     pub file: &'a Path,
     /// The directory that takes what is written to it; `None`: it is read-only.
     pub writable: Option<&'a Path>,
+    /// The most bytes that this directory may take.
+    pub most: Option<u64>,
 }
 
 /// The disks of trees: the agent of this host has them.

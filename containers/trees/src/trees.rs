@@ -245,7 +245,7 @@ impl ImageTrees {
         })?;
         let name = disk_name(&directory, &id)?;
         let known_as = known_as(&directory, tree, image);
-        let order = DiskOrder { tree, image: &known_as, file: &disk, writable: None };
+        let order = DiskOrder { tree, image: &known_as, file: &disk, writable: None, most: None };
         let attached = self.disks.attach(&name, &order)?;
         let served = attached.device.as_deref().unwrap_or(&disk);
         mount_disk(served, &files).inspect_err(|_| {
@@ -378,7 +378,7 @@ impl RemoteLayerSource for ImageTrees {
     }
 
     fn open_own(&self, disk: &OwnDisk) -> Result<PathBuf> {
-        own_disks::open(&*self.disks, &TreeName::of(&disk.below)?, &disk.place, disk.access)
+        own_disks::open(&*self.disks, &TreeName::of(&disk.below)?, disk)
     }
 
     fn close_own(&self, place: &Path, closing: DiskClosing) -> Result<()> {

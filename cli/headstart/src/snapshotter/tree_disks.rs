@@ -7,6 +7,7 @@ use headstart_block::{Error, ErrorKind, Result};
 use headstart_diskd::control::clone_disk;
 use headstart_export::attach_way::AttachWay;
 use headstart_image_trees::{AttachOutcome, AttachedTree, DiskOrder, TreeDisks};
+use headstart_lsmt::writable::Limits;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -121,6 +122,9 @@ impl AgentDisks {
         }
         if let Some(writable) = order.writable {
             arguments.extend(["--writable".to_owned(), text_of(writable)?]);
+        }
+        if let Some(most) = order.most {
+            arguments.extend(["--writable-max".to_owned(), most.max(Limits::MAX_LEAST).to_string()]);
         }
         arguments.extend(self.words.iter().cloned());
         Ok(arguments)

@@ -172,6 +172,36 @@ fn a_container_writes_to_a_disk_of_its_own_which_becomes_a_layer() {
 }
 
 #[test]
+fn a_container_with_a_limit_has_no_space_left_beyond_it_and_goes_on() {
+    let scene = Scene::new();
+    let Some(mut host) = Host::start(&scene) else { return };
+    host.convert("--referrer");
+    host.pull(&host.image);
+    let id = host.containerd.id_of("limited");
+    let words = ["run", "-d", "--snapshotter", "headstart", "--snapshotter-label"];
+    let mode = format!("{WRITABLE}=dir");
+    let most = ["--snapshotter-label", "containerd.io/snapshot/max-size=8388608"];
+    host.containerd.ctr(&[&words[..], &[&mode], &most, &[&host.image, &id, "/bin/sleep", "1000"]].concat());
+    let fill = "cat /dev/zero > /opt/big || echo full; ls -s /opt | { while read size name; do \
+        [ \"$name\" = big ] && echo $size; done; :; }; : > /opt/big; echo after > /opt/after; cat /opt/after";
+    for round in ["first", "of the next snapshotter"] {
+        let said = host.containerd.exec("limited", fill);
+        assert!(said.starts_with("full\n") && said.ends_with("after\n"), "{round}: {said}");
+        let kib = said.lines().find_map(|line| line.trim().parse::<u64>().ok()).unwrap();
+        assert!((6 << 10..=8 << 10).contains(&kib), "{round}: {kib} KiB");
+        host.restart_snapshotter();
+    }
+    host.containerd.end_container("limited");
+    host.containerd.remove_container("limited");
+    // A directory has no limit, and its snapshot says so.
+    let over = host.containerd.id_of("over");
+    host.containerd.ctr(&[&words[..], &most[1..], &[&host.image, &over, "/bin/sleep", "1000"]].concat());
+    let info = host.snapshots(&["info", &over]);
+    host.containerd.end_container("over");
+    assert!(info.contains("headstart.quota") && info.contains("not held"), "{info}");
+}
+
+#[test]
 fn a_snapshot_that_is_removed_leaves_no_disk_and_the_default_of_the_snapshotter_can_be_a_disk() {
     let scene = Scene::new();
     let Some(mut host) = Host::start(&scene) else { return };

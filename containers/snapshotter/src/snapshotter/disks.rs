@@ -24,6 +24,10 @@ use std::sync::Arc;
 const WRITABLE_LABEL: &str = "containerd.io/snapshot/overlaybd.writable";
 /// The label with the file of a sealed layer, as OverlayBD's snapshotter has it. `BuildKit` makes a blob of that file.
 pub(super) const LAYER_LABEL: &str = "containerd.io/snapshot/overlaybd.localcommitpath";
+/// The label with the most bytes that an active snapshot may take, as containerd has it since 2.4.
+const MAX_SIZE_LABEL: &str = "containerd.io/snapshot/max-size";
+/// The label that says that such a limit is not held, and why.
+const QUOTA_LABEL: &str = "containerd.io/snapshot/headstart.quota";
 /// The file of a sealed layer in the directory of its snapshot. Tools of OverlayBD expect this name.
 const LAYER: &str = "overlaybd.sealed";
 /// The beginning of the keys under which containerd unpacks layers.
@@ -70,6 +74,46 @@ impl Snapshotter {
         Ok(WantedTree::Disk { access, blank })
     }
 
+    /// The most bytes that an active snapshot may take. A label that is no number of bytes is none, as for containerd.
+    fn quota_of(&self, key: &str, labels: &SnapshotLabels) -> Option<u64> {
+        if is_for_unpacking(key, labels) {
+            return None;
+        }
+        let Some(text) = labels.get(MAX_SIZE_LABEL) else { return self.settings.quota };
+        let size = text.parse().ok().filter(|size| *size > 0);
+        if size.is_none() {
+            let text = text.escape_debug();
+            tracing::warn!(key, %text, "label {MAX_SIZE_LABEL} is no number of bytes, and is passed over");
+        }
+        size.or(self.settings.quota)
+    }
+
+    /// Adds a label to those of a new snapshot if it has a limit, and is no disk, which holds it.
+    pub(super) fn note_quota(
+        &self,
+        wanted: &WantedTree,
+        key: &str,
+        parent: &str,
+        labels: &mut SnapshotLabels,
+    ) {
+        labels.remove(QUOTA_LABEL);
+        let is_disk = match wanted {
+            WantedTree::Disk { blank, .. } if parent.is_empty() => blank.is_some(),
+            WantedTree::Disk { .. } => self.table.read().disk(parent).is_some(),
+            WantedTree::View | WantedTree::Overlay => false,
+        };
+        if is_disk || self.quota_of(key, labels).is_none() {
+            return;
+        }
+        let text = "not held: what is written is in a directory, and only disks (dir, dev) have limits";
+        labels.insert(QUOTA_LABEL.to_owned(), text.to_owned());
+        self.complaint.call_once(|| {
+            tracing::warn!(
+                "the limit of a container's space is {text}; the label {QUOTA_LABEL} says so for each container"
+            );
+        });
+    }
+
     /// The lock of a snapshot's disk.
     pub(super) fn lock_of(&self, id: SnapshotId) -> Arc<Mutex<()>> {
         Arc::clone(self.locks.lock().entry(id).or_default())
@@ -101,7 +145,8 @@ impl Snapshotter {
         };
         let place = self.overlay.path(SnapshotPlace::Block(tree.id));
         self.refuse_applied(&place)?;
-        let opened = self.remote.open_own(&OwnDisk { below: self.layered(parts), place, access })?;
+        let most = self.table.read().get(key).map(|record| self.quota_of(key, &record.labels))?;
+        let opened = self.remote.open_own(&OwnDisk { below: self.layered(parts), place, access, most })?;
         let source = opened.to_str().ok_or_else(|| {
             SnapshotFault::new(FaultKind::Failed, format!("{}: is not text", opened.display()))
         })?;

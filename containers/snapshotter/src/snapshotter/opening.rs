@@ -11,6 +11,7 @@ use headstart_block::{Error, ErrorKind, Result, lock, private};
 use parking_lot::{Mutex, RwLock};
 use std::fs::File;
 use std::path::Path;
+use std::sync::Once;
 use std::time::Duration;
 
 /// The name of the journal in the root directory.
@@ -87,7 +88,20 @@ impl Snapshotter {
         }
         let (table, journal) = (RwLock::new(table), Mutex::new(journal));
         let (locks, clock) = (Mutex::default(), Box::new(clock));
-        Ok((Self { settings, overlay, table, journal, remote, locks, clock, _lock: held }, report))
+        Ok((
+            Self {
+                settings,
+                overlay,
+                table,
+                journal,
+                remote,
+                locks,
+                clock,
+                complaint: Once::new(),
+                _lock: held,
+            },
+            report,
+        ))
     }
 }
 

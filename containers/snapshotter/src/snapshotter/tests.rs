@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use tempfile::TempDir;
 
 mod blocks;
+mod quotas;
 
 fn clock() -> impl Fn() -> SnapshotTime + Send + Sync + 'static {
     let seconds = AtomicI64::new(0);
@@ -220,6 +221,9 @@ impl RemoteLayerSource for Disks {
         let written = disk.place.join(WRITTEN_DIRECTORY);
         fs::create_dir_all(&written).unwrap();
         fs::write(disk.place.join("open"), format!("{:?}", disk.below)).unwrap();
+        if let Some(most) = disk.most {
+            fs::write(disk.place.join("most"), most.to_string()).unwrap();
+        }
         Ok(written)
     }
 

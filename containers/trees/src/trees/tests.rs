@@ -57,7 +57,8 @@ impl Scene {
         let directory = self.root.path().join(tree.id());
         make_places(&directory, tree).unwrap();
         let name = disk_name(&directory, &tree.id()).unwrap();
-        let order = DiskOrder { tree, image: "h/app:1", file: &directory.join("disk"), writable: None };
+        let order =
+            DiskOrder { tree, image: "h/app:1", file: &directory.join("disk"), writable: None, most: None };
         self.disks.attach(&name, &order).unwrap();
         name
     }

@@ -1,0 +1,47 @@
+//! Limits of the space that snapshots take.
+
+use super::*;
+
+const MAX_SIZE: &str = "containerd.io/snapshot/max-size";
+const NOT_HELD: &str = "containerd.io/snapshot/headstart.quota";
+
+#[test]
+fn disks_get_their_limits_and_other_snapshots_a_label() {
+    let dir = TempDir::new().unwrap();
+    let root = dir.path().join("root");
+    let settings = SnapshotterSettings {
+        are_commits_durable: false,
+        own_disks: Some(DiskAccess::Directory),
+        quota: Some(5000),
+        ..SnapshotterSettings::new(&root)
+    };
+    let (snapshotter, _) = Snapshotter::open(settings, Box::new(source_in(dir.path())), clock()).unwrap();
+    let target = SnapshotLabels::from([(TARGET_LABEL.to_owned(), "disk 1".to_owned())]);
+    snapshotter.prepare("unpack", "", target).unwrap_err();
+    let wants = |size: &str, mode: &str| {
+        let mode = ("containerd.io/snapshot/overlaybd.writable".to_owned(), mode.to_owned());
+        let mut labels = SnapshotLabels::from([mode]);
+        labels.extend((!size.is_empty()).then(|| (MAX_SIZE.to_owned(), size.to_owned())));
+        labels
+    };
+    for (key, size, mode, parent, most) in [
+        ("own", "7000", "dir", "disk 1", Some("7000")),
+        ("device", "7000", "dev", "disk 1", Some("7000")),
+        ("default", "", "dir", "disk 1", Some("5000")),
+        ("nonsense", "7k", "dir", "disk 1", Some("5000")),
+        ("zero", "0", "dir", "disk 1", Some("5000")),
+        ("empty", "7000", "dir", "", Some("7000")),
+        ("overlay", "7000", "overlayfs", "disk 1", None),
+        ("k8s.io/7/extract-1 x", "", "dir", "disk 1", Some("")),
+    ] {
+        snapshotter.prepare(key, parent, wants(size, mode)).unwrap();
+        let record = snapshotter.stat(key).unwrap();
+        let note = record.labels.get(NOT_HELD);
+        let given = fs::read_to_string(root.join(format!("snapshots/{}/block/most", record.id)));
+        match most {
+            Some("") => assert_eq!((note, given.is_err()), (None, true), "{key} is unpacked"),
+            Some(most) => assert_eq!((note, given.unwrap().as_str()), (None, most), "{key}"),
+            None => assert!(note.unwrap().starts_with("not held: ") && given.is_err(), "{key}: {note:?}"),
+        }
+    }
+}
