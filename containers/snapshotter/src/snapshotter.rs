@@ -62,8 +62,8 @@ pub struct SnapshotterSettings {
     /// The form of the disks that active snapshots get if their parent is a disk, unless their labels ask for something
     /// else. `None`: overlayfs takes what is written to them.
     pub own_disks: Option<DiskAccess>,
-    /// The most bytes that an active snapshot may take, unless its label says otherwise. Layers that are unpacked have no
-    /// limit.
+    /// The most bytes that an active snapshot may take, unless its label says otherwise. Layers that are unpacked have
+    /// no limit.
     pub quota: Option<u64>,
     /// `true` if each snapshot is shown with a label that names the directory of its files.
     pub shows_upper: bool,

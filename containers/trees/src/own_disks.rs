@@ -99,8 +99,8 @@ pub(crate) fn open(disks: &dyn TreeDisks, below: &TreeName, own: &OwnDisk) -> Re
     })
 }
 
-/// Keeps the file system of the disk in `place`, which is mounted, from taking more than `most` bytes beyond what it had
-/// when it was mounted first: the other free clusters are reserved, in the kernel alone, for nobody.
+/// Keeps the file system of the disk in `place`, which is mounted, from taking more than `most` bytes beyond what it
+/// had when it was mounted first: the other free clusters are reserved, in the kernel alone, for no use.
 fn limit(place: &Path, most: u64) -> Result<()> {
     let (disk, files, noted) = (place.join(DISK), place.join(MOUNTPOINT), place.join(RESERVED));
     let failed =

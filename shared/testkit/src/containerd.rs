@@ -55,7 +55,8 @@ pub struct ContainerdSettings {
     /// The name of the snapshotter's plugin. Some clients ask for layers without fetching them only under names that
     /// they know.
     pub plugin: &'static str,
-    /// The registry, as HOST:PORT, that Kubernetes' interface asks without TLS. `None`: that interface is off.
+    /// The registry, as HOST:PORT, that Kubernetes' interface asks without TLS, and whose image `pause:1` holds pods.
+    /// `None`: that interface is off.
     pub cri_registry: Option<String>,
     /// `true` if containerd has its own snapshotter for overlayfs.
     pub has_overlayfs: bool,
@@ -275,10 +276,13 @@ fn write_configuration(dir: &Path, socket: &Path, settings: &ContainerdSettings)
     fs::write(dir.join("config.toml"), text).unwrap();
 }
 
-/// The configuration of Kubernetes' interface in containerd 1.
+/// The configuration of Kubernetes' interface in containerd 1. Pods are not preferred when memory is short: some
+/// machines, such as those of tests, do not allow that.
 fn first_cri(plugin: &str, registry: &str) -> String {
     format!(
-        "[plugins.{CRI:?}]\ndisable_tcp_service = true\n[plugins.{CRI:?}.containerd]\n\
+        "[plugins.{CRI:?}]\ndisable_tcp_service = true\nsandbox_image = \"{registry}/pause:1\"\n\
+         restrict_oom_score_adj = true\n\
+         [plugins.{CRI:?}.containerd]\n\
          snapshotter = {plugin:?}\ndisable_snapshot_annotations = false\n\
          [plugins.{CRI:?}.registry.mirrors.{registry:?}]\nendpoint = [\"http://{registry}\"]\n"
     )
@@ -294,7 +298,9 @@ fn second_cri(dir: &Path, plugin: &str, registry: &str) -> String {
     format!(
         "[plugins.{CRI:?}]\ndisable_tcp_service = true\n[plugins.\"io.containerd.cri.v1.images\"]\n\
          snapshotter = {plugin:?}\ndisable_snapshot_annotations = false\n\
-         [plugins.\"io.containerd.cri.v1.images\".registry]\nconfig_path = {registries:?}\n"
+         [plugins.\"io.containerd.cri.v1.images\".registry]\nconfig_path = {registries:?}\n\
+         [plugins.\"io.containerd.cri.v1.images\".pinned_images]\nsandbox = \"{registry}/pause:1\"\n\
+         [plugins.\"io.containerd.cri.v1.runtime\"]\nrestrict_oom_score_adj = true\n"
     )
 }
 

@@ -1,7 +1,7 @@
 //! nerdctl and `BuildKit` themselves, with the snapshotter under the name that they know, `overlaybd`.
 
 use crate::attached::TIMEOUT;
-use crate::containers::Host;
+use crate::containers::{Host, HostSettings};
 use crate::scene::{Scene, run_tool};
 use headstart_testkit::containerd::{Containerd, program};
 use headstart_testkit::process::Process;
@@ -15,6 +15,11 @@ use std::process::{Command, Output};
 
 /// The name under which both ask a snapshotter before they fetch layers.
 const PLUGIN: &str = "overlaybd";
+/// A host on which it has that name.
+fn settings() -> HostSettings<'static> {
+    HostSettings { plugin: PLUGIN, ..HostSettings::default() }
+}
+
 /// The annotation with the digest of a layer of blocks.
 const BLOB_DIGEST: &str = "containerd.io/snapshot/overlaybd/blob-digest";
 
@@ -47,7 +52,7 @@ impl Host<'_> {
 #[test]
 fn nerdctl_pulls_nothing_of_an_image_and_commits_pushes_and_saves_it() {
     let scene = Scene::new();
-    let Some(host) = Host::start_as(&scene, PLUGIN) else { return };
+    let Some(host) = Host::start_with(&scene, &settings()) else { return };
     if !Containerd::has_client("nerdctl") {
         return;
     }
@@ -167,7 +172,7 @@ fn blocks(manifest: &Value) -> Vec<bool> {
 #[test]
 fn buildkit_builds_disks_on_disks_and_tars_on_originals() {
     let scene = Scene::new();
-    let Some(host) = Host::start_as(&scene, PLUGIN) else { return };
+    let Some(host) = Host::start_with(&scene, &settings()) else { return };
     if !Containerd::has_client("buildkitd") || !Containerd::has_client("buildctl") {
         return;
     }

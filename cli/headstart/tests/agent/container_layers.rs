@@ -127,7 +127,10 @@ fn the_changes_of_a_container_are_a_layer_that_runs_here_and_on_another_host() {
     assert_eq!(other.containerd.run(&new, "pulled", look), "kept\nthree\n");
 
     // As nerdctl and Docker name it, without annotations: it is known by its digests.
-    let plain = |blob: &[u8], media_type: &str| json!({"mediaType": media_type, "digest": Digest::of(blob).to_string(), "size": blob.len()});
+    let plain = |blob: &[u8], kind: &str| {
+        let digest = Digest::of(blob).to_string();
+        json!({"mediaType": kind, "digest": digest, "size": blob.len()})
+    };
     let (named, mixed) = (new.replace(":2", ":3"), new.replace(":2", ":4"));
     host.publish(&own, &named, &blob, (&plain(&blob, DOCKER_GZIP), &Digest::of(&blob)));
     other.pull(&named);

@@ -29,26 +29,36 @@ pub(crate) struct Host<'s> {
     pub(crate) image: String,
     /// The number of the image's layers.
     pub(crate) layers: usize,
+    /// Words by which programs of this project reach the registry.
+    access: String,
+}
+
+/// The things in which hosts differ.
+pub(crate) struct HostSettings<'a> {
+    /// The name of the snapshotter's plugin.
+    pub(crate) plugin: &'static str,
+    /// The registry's clients.
+    pub(crate) clients: RegistryAccess<'a>,
+    /// Words by which programs of this project reach the registry.
+    pub(crate) access: &'a str,
+    /// More words for the snapshotter.
+    pub(crate) words: &'a str,
+}
+
+impl Default for HostSettings<'_> {
+    fn default() -> Self {
+        Self { plugin: "headstart", clients: RegistryAccess::Open, access: "", words: "" }
+    }
 }
 
 impl<'s> Host<'s> {
     /// Starts all of them. `None` if this is no place for it; the reason is printed.
     pub(crate) fn start(scene: &'s Scene) -> Option<Self> {
-        Self::start_with(scene, "headstart", RegistryAccess::Open, "")
+        Self::start_with(scene, &HostSettings::default())
     }
 
-    /// Starts all of them, with a name for the snapshotter's plugin.
-    pub(crate) fn start_as(scene: &'s Scene, plugin: &'static str) -> Option<Self> {
-        Self::start_with(scene, plugin, RegistryAccess::Open, "")
-    }
-
-    /// The same with a registry of this kind, and more words for the snapshotter.
-    pub(crate) fn start_with(
-        scene: &'s Scene,
-        plugin: &'static str,
-        access: RegistryAccess<'_>,
-        words: &str,
-    ) -> Option<Self> {
+    /// Starts all of them, as the settings say.
+    pub(crate) fn start_with(scene: &'s Scene, settings: &HostSettings<'_>) -> Option<Self> {
         if !Containerd::can_run() || !has_fuse() || !installed(&["skopeo"]) {
             return None;
         }
@@ -56,53 +66,48 @@ impl<'s> Host<'s> {
             skipped("this kernel has no loop devices");
             return None;
         }
-        let registry = Registry::start(access)?;
+        let registry = Registry::start(settings.clients)?;
         let layers = shell_image::write(&scene.path("image.tar"));
-        let registry_host = registry.host();
-        let image = format!("{registry_host}/shell:1");
+        let image = format!("{}/shell:1", registry.host());
         let user = format!("{USER}:{PASSWORD}");
-        let fixed = [
-            "--insecure-policy",
-            "copy",
-            "--quiet",
-            "--dest-tls-verify=false",
-            "--dest-creds",
-            &user,
-            "oci-archive:image.tar",
-        ];
-        run_tool("skopeo", &[&fixed[..], &[&format!("docker://{image}")]].concat(), &scene.path("."));
-        Some(Self::on(scene, plugin, (Arc::new(registry), words), image, layers))
+        let words = ["--insecure-policy", "copy", "--quiet", "--dest-tls-verify=false", "--dest-creds", &user];
+        let places = ["oci-archive:image.tar", &format!("docker://{image}")];
+        run_tool("skopeo", &[&words[..], &places].concat(), &scene.path("."));
+        Some(Self::on(scene, settings, Arc::new(registry), image, layers))
     }
 
     /// Starts another host on the registry of this one.
     pub(crate) fn another<'t>(&self, scene: &'t Scene) -> Host<'t> {
         let registry = Arc::clone(self.registry.as_ref().unwrap());
-        Host::on(scene, "headstart", (registry, ""), self.image.clone(), self.layers)
+        let settings = HostSettings { access: &self.access, ..HostSettings::default() };
+        Host::on(scene, &settings, registry, self.image.clone(), self.layers)
     }
 
     fn on(
         scene: &'s Scene,
-        plugin: &'static str,
-        (registry, words): (Arc<Registry>, &str),
+        settings: &HostSettings<'_>,
+        registry: Arc<Registry>,
         image: String,
         layers: usize,
     ) -> Self {
         let registry_host = registry.host();
+        let access = settings.access.to_owned();
         let agent = Agent::start(scene, "a", "");
-        let words = format!("{} {words}", snapshotter_words(&registry_host));
+        let words = format!("{} {}", snapshotter_words(&registry_host, &access), settings.words);
         let mut snapshotter = Process::start(&mut scene.command(words.trim()));
         snapshotter.line("that it is ready", TIMEOUT, |line| line.contains("\"socket\""));
-        let settings =
-            ContainerdSettings { plugin, cri_registry: Some(registry_host.clone()), ..Default::default() };
+        let (plugin, cri_registry) = (settings.plugin, Some(registry_host.clone()));
+        let settings = ContainerdSettings { plugin, cri_registry, ..Default::default() };
         let containerd = Containerd::start(&scene.path("."), &scene.path("snap.sock"), &settings);
         let registry = Some(registry);
-        Self { containerd, snapshotter, agent, registry, registry_host, scene, image, layers }
+        Self { containerd, snapshotter, agent, registry, registry_host, access, scene, image, layers }
     }
 
     /// Converts the image, in the form `form`.
     pub(crate) fn convert(&self, form: &str) -> Value {
-        let host = &self.registry_host;
-        self.scene.json(&format!("image convert oci://{} {form} --size 256M --plain-http {host}", self.image))
+        let (image, host, access) = (&self.image, &self.registry_host, &self.access);
+        let words = format!("image convert oci://{image} {form} --size 256M --plain-http {host} {access}");
+        self.scene.json(words.trim())
     }
 
     pub(crate) fn restart_snapshotter(&mut self) {
@@ -112,7 +117,7 @@ impl<'s> Host<'s> {
     /// Starts the next snapshotter in its place, with more words.
     pub(crate) fn restart_with(&mut self, words: &str) {
         self.snapshotter.kill();
-        let words = format!("{} {words}", snapshotter_words(&self.registry_host));
+        let words = format!("{} {words}", snapshotter_words(&self.registry_host, &self.access));
         self.snapshotter = Process::start(&mut self.scene.command(words.trim()));
         self.snapshotter.line("that it is ready", TIMEOUT, |line| line.contains("\"socket\""));
         self.containerd.wait_for_snapshotter();
@@ -139,9 +144,9 @@ impl<'s> Host<'s> {
     }
 }
 
-fn snapshotter_words(host: &str) -> String {
+fn snapshotter_words(host: &str, access: &str) -> String {
     format!(
-        "snapshotter --json --root ~/snap --socket ~/snap.sock --agent ~/a/agent.sock --plain-http {host} \
+        "snapshotter --json --root ~/snap --socket ~/snap.sock --agent ~/a/agent.sock --plain-http {host} {access} \
          --trust oci://{host}/shell --containerd ~/containerd.sock"
     )
 }

@@ -19,6 +19,7 @@
 //! | [`orders`] | the orders between hosts, and their refusals |
 //! | [`pinned`] | images that hosts keep together, and images that are warm when they are pushed |
 //! | [`planted`] | directories of other users, and files that other users left in one |
+//! | [`pods`] | pods as Kubernetes runs them, from a registry with a password |
 //! | [`range_proxy`] | blobs for other programs |
 //! | [`rate`] | the rate that the agent and its disks keep to together |
 //! | [`renewing`] | certificates that agents renew, hosts that are added by a request, certificates that end |
@@ -64,6 +65,7 @@ mod modes;
 mod orders;
 mod pinned;
 mod planted;
+mod pods;
 mod pull_secrets;
 mod range_proxy;
 mod rate;

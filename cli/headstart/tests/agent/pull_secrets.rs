@@ -1,6 +1,6 @@
 //! Credentials that come with pulls, as Kubernetes gives them: for disks, too, and after a reboot without a registry.
 
-use crate::containers::{Host, LOOK};
+use crate::containers::{Host, HostSettings, LOOK};
 use crate::scene::Scene;
 use headstart_testkit::registry::{PASSWORD, RegistryAccess, USER};
 use std::fs;
@@ -40,7 +40,9 @@ impl Host<'_> {
 #[test]
 fn credentials_of_pulls_attach_disks_and_what_was_allowed_starts_while_the_registry_is_away() {
     let scene = Scene::new();
-    let Some(mut host) = Host::start_with(&scene, "headstart", RegistryAccess::Password, WORDS) else { return };
+    let settings =
+        HostSettings { clients: RegistryAccess::Password, words: WORDS, ..HostSettings::default() };
+    let Some(mut host) = Host::start_with(&scene, &settings) else { return };
     fs::create_dir(scene.path("docker")).unwrap();
     fs::write(scene.path("docker/config.json"), docker_config(&host.registry_host)).unwrap();
     host.convert("--referrer --docker-config ~/docker");
