@@ -156,7 +156,8 @@ pub(crate) struct SnapshotterArgs {
     #[arg(long, value_name = "SIZE")]
     empty_disk: Option<ByteSize>,
     /// The most space that a container's writes may take, unless its label containerd.io/snapshot/max-size says
-    /// otherwise in bytes. Disks hold it: dir says "no space left", dev gives I/O errors and takes 16M at least; on overlayfs
+    /// otherwise in bytes. Disks hold it: dir says "no space left", dev gives I/O errors and takes 16M at least; on
+    /// overlayfs
     /// it is not held, and the label containerd.io/snapshot/headstart.quota says so [default: no limit]
     #[arg(long, value_name = "SIZE")]
     container_quota: Option<ByteSize>,
