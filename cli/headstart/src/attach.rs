@@ -32,6 +32,7 @@ use headstart_command_line::report::{Outcome, Report};
 use headstart_command_line::terminal::{Terminal, print_above};
 use headstart_diskd::control::open_controls;
 use headstart_diskd::lines::VersionQuery;
+use headstart_diskd::starts::StartSocket;
 use headstart_diskd::{
     Copies, DiskAddress, DiskSession, Environment, Preloads, QemuVersion, RecordedBoots, ServerSettings,
     Servers, SwarmConnector, SyncThread, Totals, metrics,
@@ -184,10 +185,11 @@ impl Attach {
             None => None,
         };
         let controls = open_controls(session, &self.control_settings());
+        let starts = self.open_starts(session, &before);
         self.announce(session, &servers, metrics, started.elapsed(), json)?;
         session.is_served();
         let ended = serve(session, &servers, self.pid_file.as_deref(), terminal, quiet);
-        drop(controls);
+        drop((controls, starts));
         let is_for_good = is_for_good(self.pid_file.as_deref());
         let stopped = if is_for_good { servers.stop() } else { servers.leave() };
         let closed = session.close(is_for_good);
@@ -196,6 +198,18 @@ impl Attach {
         let clients = ended?;
         stopped.and(closed)?;
         Ok(Detached { clients, ..report })
+    }
+
+    /// Opens the socket that is told of containers. Without it, the disk is served all the same.
+    fn open_starts(&self, session: &Arc<DiskSession>, before: &PriorDisks) -> Option<StartSocket> {
+        let path = self.recording.starts.as_ref()?;
+        let leftover = if before.is_nothing() { Leftover::IsUnknown } else { Leftover::IsOurs };
+        let opened = StartSocket::open(path, leftover, session);
+        opened
+            .inspect_err(
+                |error| tracing::warn!(%error, "starts of containers are not told apart on this disk"),
+            )
+            .ok()
     }
 
     /// Serves the page of `--metrics`; returns its URL.

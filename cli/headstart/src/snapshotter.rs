@@ -40,7 +40,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::net::UnixListener;
 use tokio::runtime::Runtime;
-use tree_disks::{AgentDisks, Fallback};
+use tree_disks::{AgentDisks, ContainerdPrograms, Fallback};
 
 pub(crate) const EXAMPLES: &str = "Examples:\n  \
     headstart snapshotter --trust oci://registry.lan/apps\n  \
@@ -223,7 +223,9 @@ impl SnapshotterArgs {
         let root =
             root.canonicalize().map_err(|error| Error::io("cannot be found", error).about(root.display()))?;
         let blank = self.empty_disk.map(|ByteSize(size)| BlankDisk::new(root.join(EMPTY_DISKS), size));
-        let trees = trees.with_blank(blank);
+        let programs =
+            ContainerdPrograms { socket: self.containerd.clone(), runtime: runtime.handle().clone() };
+        let trees = trees.with_blank(blank).with_programs(Arc::new(programs));
         let settings = SnapshotterSettings {
             mount_options: self.mount_option.clone(),
             own_disks: self.writable.access(),

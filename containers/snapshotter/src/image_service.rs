@@ -77,6 +77,18 @@ struct PullImageResponse {
 #[derive(Clone, PartialEq, Eq, Message)]
 struct RemoveImageResponse {}
 
+/// Connects to the containerd at `socket`.
+pub(crate) async fn connect(socket: &Path) -> Result<Grpc<Channel>> {
+    let failed = |error| {
+        Error::new(ErrorKind::Unavailable, "containerd does not answer")
+            .about(socket.display())
+            .remedy("start containerd, or name its socket")
+            .caused_by(error)
+    };
+    let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display())).map_err(failed)?;
+    Ok(Grpc::new(endpoint.connect().await.map_err(failed)?))
+}
+
 /// A connection to containerd.
 #[derive(Debug)]
 pub struct ImageService {
@@ -90,15 +102,7 @@ impl ImageService {
     /// # Errors
     /// [`ErrorKind::Unavailable`] if no containerd answers there.
     pub async fn connect(socket: &Path) -> Result<Self> {
-        let failed = |error| {
-            Error::new(ErrorKind::Unavailable, "containerd does not answer")
-                .about(socket.display())
-                .remedy("start containerd, or name its socket")
-                .caused_by(error)
-        };
-        let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display())).map_err(failed)?;
-        let client = Grpc::new(endpoint.connect().await.map_err(failed)?);
-        Ok(Self { client, socket: socket.to_owned() })
+        Ok(Self { client: connect(socket).await?, socket: socket.to_owned() })
     }
 
     /// Pulls an image, named as Docker names images, and returns its id: the digest of its config. With a `user`, the

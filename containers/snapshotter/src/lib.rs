@@ -22,6 +22,7 @@
 //! | [`server`] | the services on a Unix socket |
 //! | [`image_proxy`] | that interface passed on to containerd, for the credentials of pulls |
 //! | [`pull_secrets`] | these credentials, kept for disks |
+//! | [`container_service`] | containerd's interface that tells which program a container has |
 //! | [`image_service`] | containerd's interface for Kubernetes, by which images are pulled |
 //!
 //! # Why the messages are written by hand
@@ -33,6 +34,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod container_service;
 mod content_messages;
 pub mod content_store;
 pub mod diff_messages;

@@ -145,6 +145,15 @@ impl Drop for LayerHold {
     }
 }
 
+/// A disk on which a container may start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartPlace<'a> {
+    /// The disk of its image, which all containers of the image share.
+    Image(&'a LayeredDisk),
+    /// The disk of its own in this directory.
+    Own(&'a Path),
+}
+
 /// A source of layers that need not be unpacked. Its calls may take time; no lock is held meanwhile.
 pub trait RemoteLayerSource: Send + Sync {
     /// Looks for the layer that a snapshot is prepared for. `labels` are those of the request, with [`TARGET_LABEL`].
@@ -178,6 +187,10 @@ pub trait RemoteLayerSource: Send + Sync {
     /// # Errors
     /// The disk cannot be used now.
     fn open_own(&self, disk: &OwnDisk) -> Result<PathBuf>;
+
+    /// Notes that containerd has asked for the mounts of the active snapshot `key`, which it does before it starts a
+    /// container on it, and seldom otherwise. Called after the mounts were made; must not take time.
+    fn may_start(&self, _key: &str, _place: StartPlace<'_>) {}
 
     /// Takes the disk in the directory `place` from its users and ends it. What was written is durable then, unless it
     /// is closed anyway. One that is not open is no error.

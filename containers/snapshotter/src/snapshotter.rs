@@ -34,7 +34,7 @@ use crate::record::{
     DiskAccess, RemoteLayer, SnapshotId, SnapshotKind, SnapshotLabels, SnapshotRecord, SnapshotState,
     SnapshotTime, SnapshotUsage,
 };
-use crate::remote::{FALLBACK_LABEL, RemoteAnswer, RemoteLayerSource, TARGET_LABEL};
+use crate::remote::{FALLBACK_LABEL, RemoteAnswer, RemoteLayerSource, StartPlace, TARGET_LABEL};
 use crate::table::{SnapshotPlace, SnapshotStep, SnapshotTable, SnapshotTree, WantedTree};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::collections::HashMap;
@@ -163,7 +163,15 @@ impl Snapshotter {
     /// The errors of [`SnapshotTable::tree`]; those of [`RemoteLayerSource::attach`].
     pub fn mounts(&self, key: &str) -> FaultResult<Vec<SnapshotMount>> {
         let tree = self.table.read().tree(key)?;
-        self.mounts_of(key, &tree, false)
+        let mounts = self.mounts_of(key, &tree, false)?;
+        let is_active = self.table.read().get(key).is_ok_and(|record| record.kind() == SnapshotKind::Active);
+        if is_active && tree.disk.is_some() {
+            let place = self.overlay.path(SnapshotPlace::Block(tree.id));
+            self.remote.may_start(key, StartPlace::Own(&place));
+        } else if is_active && let Some((_, parts)) = tree.top_disk() {
+            self.remote.may_start(key, StartPlace::Image(&self.layered(parts)));
+        }
+        Ok(mounts)
     }
 
     /// Prepares an active snapshot and returns its mounts.

@@ -3,6 +3,7 @@
 //! An image can *be* one (its layers are OverlayBD's), or have a *sibling*: an artifact that belongs to its manifest,
 //! or the entry of a converted image in the index that its name leads to. `headstart image convert` writes all three.
 
+use crate::container_starts::entrypoint_name;
 use crate::labels::WantedLayer;
 use crate::tree_name::TreeName;
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
@@ -11,6 +12,7 @@ use headstart_convert::chain_id;
 use headstart_image::disk_form::{FORMS, newest};
 use headstart_image::manifest::{BLOB_DIGEST, BlobRef, Config, ImageLayer, MAX_MANIFEST_SIZE, Manifest};
 use headstart_store::{Location, Reference, RetrySettings, Selector, Store, Urgency};
+use serde_json::Value;
 use std::sync::Arc;
 use tokio::runtime::Handle;
 
@@ -44,6 +46,8 @@ pub struct ConvertedImage {
     /// The blobs of these layers, if the image is one that containerd pulls itself.
     blobs: Vec<Digest>,
     found_as: FoundAs,
+    /// The name of the program that the image's config names; empty if it names none.
+    pub entrypoint: String,
 }
 
 impl ConvertedImage {
@@ -64,7 +68,8 @@ impl ConvertedImage {
         let own = wanted.manifest.map_or_else(|| wanted.selector.clone(), Selector::Digest);
         let (digest, bytes) = search.manifest(&own)?;
         if let Some(manifest) = manifest_on_disk(&bytes) {
-            let diff_ids = search.config(&manifest.config)?.diff_ids();
+            let config = search.config(&manifest.config)?;
+            let diff_ids = Config::parse(&config)?.diff_ids();
             let lowest = lowest_of_disk(&manifest, &diff_ids);
             let manifest = manifest.lowest(lowest)?;
             let chains = chains(diff_ids.iter().take(lowest.unwrap_or(usize::MAX)));
@@ -73,7 +78,7 @@ impl ConvertedImage {
             if !is_sibling || chains.contains(&wanted.chain) {
                 search.check_diff_ids(digest, &manifest, &diff_ids)?;
                 let image = search.image(digest, &manifest, chains, FoundAs::Itself)?;
-                return Ok(Some(Self { lowest, ..image }));
+                return Ok(Some(Self { lowest, entrypoint: program_in(&config), ..image }));
             }
         }
         if trust == WriterTrust::None {
@@ -81,7 +86,8 @@ impl ConvertedImage {
         }
         let original = open_in_store(Arc::clone(store), &own, None, retry, runtime)?;
         let chains = chains(original.layers.iter().map(|layer| &layer.diff_id));
-        search.sibling(wanted, &original.manifest_digest, &chains)
+        let sibling = search.sibling(wanted, &original.manifest_digest, &chains)?;
+        Ok(sibling.map(|image| Self { entrypoint: program_in(&original.config), ..image }))
     }
 
     /// The tree of files as the layer with a chain id leaves it. `None` if the image has no such layer.
@@ -110,6 +116,16 @@ impl ConvertedImage {
     pub fn whole(&self) -> TreeName {
         TreeName { image: self.image.clone(), lowest: self.lowest, above: Vec::new() }
     }
+}
+
+/// The name of the program in the config of an image; empty if it has none.
+fn program_in(config: &[u8]) -> String {
+    let config: Value = serde_json::from_slice(config).unwrap_or_default();
+    let words = |field: &str| -> Vec<String> {
+        let words = config["config"][field].as_array().into_iter().flatten();
+        words.filter_map(|word| word.as_str().map(str::to_owned)).collect()
+    };
+    entrypoint_name(&[words("Entrypoint"), words("Cmd")].concat())
 }
 
 /// The chain ids of layers with these diff ids, lowest first.
@@ -163,7 +179,7 @@ impl Search<'_> {
     }
 
     /// The config of an image, checked against its digest.
-    fn config(&self, config: &BlobRef) -> Result<Config> {
+    fn config(&self, config: &BlobRef) -> Result<Vec<u8>> {
         let about = |error: Error| error.about(format_args!("config {}", config.digest));
         if config.size > MAX_MANIFEST_SIZE {
             return Err(about(Error::unsupported(format!("a config of {} bytes", config.size))));
@@ -174,7 +190,8 @@ impl Search<'_> {
         if Digest::of(&bytes) != config.digest {
             return Err(about(Error::corrupt("its content has another digest")));
         }
-        Config::parse(&bytes).map_err(about)
+        Config::parse(&bytes).map_err(about)?;
+        Ok(bytes.into())
     }
 
     /// The first sibling of an original that fits. One that does not, such as a damaged one, hides no other.
@@ -273,7 +290,7 @@ impl Search<'_> {
             FoundAs::Itself => manifest.disk_layers().map(|layer| layer.blob.digest).collect(),
             FoundAs::Sibling => Vec::new(),
         };
-        Ok(ConvertedImage { image, chains, blobs, lowest: None, found_as })
+        Ok(ConvertedImage { image, chains, blobs, lowest: None, found_as, entrypoint: String::new() })
     }
 }
 

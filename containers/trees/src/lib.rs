@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`labels`] | [`WantedLayer`]: containerd's labels, as the name of an image and of a layer in it |
 //! | [`converted`] | [`ConvertedImage`]: an image whose layers are those of a disk, and their chain ids |
+//! | [`container_starts`] | the program that starts in a container, and its name for recordings and plans |
 //! | [`tree_name`] | [`TreeName`]: an image and a number of its layers, as the journal has it |
 //! | [`tree_disks`] | [`TreeDisks`]: the agent, as the holder of disks |
 //! | [`trees`] | [`ImageTrees`]: finds, attaches, mounts and removes |
@@ -43,6 +44,7 @@
 #![forbid(unsafe_code)]
 
 pub mod blank_disk;
+pub mod container_starts;
 pub mod converted;
 pub mod labels;
 mod own_disks;
@@ -54,6 +56,7 @@ pub mod tree_name;
 pub mod trees;
 
 pub use blank_disk::BlankDisk;
+pub use container_starts::ContainerPrograms;
 pub use converted::{ConvertedImage, WriterTrust};
 pub use labels::WantedLayer;
 pub use tree_disks::{AttachOutcome, AttachedTree, DiskOrder, TreeDisks};

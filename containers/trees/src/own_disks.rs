@@ -3,6 +3,7 @@
 //! ```text
 //!   PLACE/              0700, one for each disk
 //!     disk-name         the name of the disk at the agent
+//!     starts.sock       the socket at which its process is told of the container
 //!     disk              an empty file, over which the agent mounts the disk
 //!     mountpoint/       the directory on which its file system is mounted, unless it is handed out as a device
 //!     writable/         what was written
@@ -15,7 +16,9 @@
 //! A disk that is handed out as a device has a loop device that stays until the disk is closed. Its number is found by
 //! the path of the file below it.
 
-use crate::tree_disks::{AttachOutcome, DISK_NAME, DiskOrder, TreeDisks, disk_name, new_disk_name};
+use crate::tree_disks::{
+    AttachOutcome, DISK_NAME, DiskOrder, STARTS_SOCKET, TreeDisks, disk_name, new_disk_name,
+};
 use crate::tree_name::TreeName;
 use headstart_block::{Error, ErrorKind, Result, private};
 use headstart_export::loop_device::{devices_at, make_device, remove_devices, sync_devices};
@@ -80,8 +83,15 @@ pub(crate) fn open(disks: &dyn TreeDisks, below: &TreeName, own: &OwnDisk) -> Re
     let writable = place.join(WRITTEN_DIRECTORY);
     // A mounted file system keeps the limit itself, and says before it writes that there is no space.
     let most = own.most.filter(|_| access == DiskAccess::Device);
-    let image = below.image.to_string();
-    let order = DiskOrder { tree: below, image: &image, file: &disk, writable: Some(&writable), most };
+    let order = DiskOrder {
+        tree: below,
+        image: &below.image.to_string(),
+        file: &disk,
+        writable: Some(&writable),
+        most,
+        starts: &place.join(STARTS_SOCKET),
+        entrypoint: "",
+    };
     let attached = disks.attach(&name, &order)?;
     let opened = match access {
         DiskAccess::Directory => mount_writable(&disk, &files)

@@ -10,6 +10,8 @@ use uuid::Uuid;
 pub(crate) const DISK_PREFIX: &str = "tree-";
 /// The file with the name of a disk. Trees of earlier versions have none: their disks are named by their ids.
 pub(crate) const DISK_NAME: &str = "disk-name";
+/// The socket at which the process of a disk is told of containers.
+pub(crate) const STARTS_SOCKET: &str = "starts.sock";
 
 /// The outcome of attaching a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +45,10 @@ pub struct DiskOrder<'a> {
     pub writable: Option<&'a Path>,
     /// The most bytes that this directory may take.
     pub most: Option<u64>,
+    /// The socket at which its process is told of containers that start.
+    pub starts: &'a Path,
+    /// The name of the program in the image's config; empty if it is not known.
+    pub entrypoint: &'a str,
 }
 
 /// The disks of trees: the agent of this host has them.
@@ -59,6 +65,13 @@ pub trait TreeDisks: Send + Sync {
     /// # Errors
     /// Errors of the agent.
     fn detach(&self, name: &str) -> Result<()>;
+
+    /// Tells the process of the disk with the socket `starts` that a container with this entrypoint starts. Returns
+    /// `true` if its reads are recorded as those of such a start.
+    ///
+    /// # Errors
+    /// Errors of the disk's process, and of the operating system.
+    fn tell_start(&self, starts: &Path, entrypoint: &str) -> Result<bool>;
 
     /// Makes a second directory with what was written to a disk up to now, in the new directory `to`, without copying
     /// it. The disk may be served, and goes on.

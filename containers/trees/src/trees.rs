@@ -5,6 +5,8 @@
 //!     name            the tree's name, for the next start
 //!     image           the name of its image that containerd pulled last, for people
 //!     disk-name       the name of the tree's disk at the agent, which no other tree of any snapshotter has
+//!     entrypoint      the name of the program in the image's config
+//!     starts.sock     the socket at which the process of the disk is told of containers
 //!     disk            an empty file, over which the agent mounts the disk, unless the disk is a block device
 //!     fs/             the directory on which the disk's file system is mounted
 //! ```
@@ -29,21 +31,24 @@
 //! is recorded. Before a tree goes, it is asked once more, under the tree's lock, whether it is used.
 
 use crate::blank_disk::BlankDisk;
+use crate::container_starts::{self, ContainerPrograms, StartedDisk};
 use crate::converted::{ConvertedImage, WriterTrust};
 use crate::labels::WantedLayer;
 use crate::own_disks;
 use crate::packed_layer::{is_layer, pack};
 use crate::searches::{LateSearches, SearchThread};
 use crate::tree_disks::{
-    AttachOutcome, DISK_NAME, DISK_PREFIX, DiskOrder, TreeDisks, disk_name, new_disk_name,
+    AttachOutcome, DISK_NAME, DISK_PREFIX, DiskOrder, STARTS_SOCKET, TreeDisks, disk_name, new_disk_name,
 };
 use crate::tree_locks::TreeLocks;
 use crate::tree_name::TreeName;
 use headstart_block::{Digest, Error, ErrorKind, Result, private};
 use headstart_export::loop_mount::{is_mounted, is_served, mount_disk, unmount_disk};
+use headstart_snapshotter::container_service::ContainerId;
 use headstart_snapshotter::record::{DiskAccess, RemoteLayer, SnapshotLabels, SnapshotUsage};
 use headstart_snapshotter::remote::{
     DiskClosing, LayerHold, LayeredDisk, OwnDisk, PackedLayer, RemoteAnswer, RemoteLayerSource, SealedState,
+    StartPlace,
 };
 use headstart_store::{Location, Reference, Selector, StorePrefix, StoreSettings};
 use parking_lot::Mutex;
@@ -58,6 +63,8 @@ use tokio::time::Instant;
 
 /// The file with the name of a tree's image that users know.
 const IMAGE_NAME: &str = "image";
+/// The file with the name of the program in the image's config.
+const ENTRYPOINT: &str = "entrypoint";
 /// The time for which the answer of a registry holds: long enough for the layers of one image, which come one by one.
 const ANSWER_HOLDS: Duration = Duration::from_secs(60);
 /// Answers that are kept at most.
@@ -76,7 +83,9 @@ pub struct ImageTrees {
     /// Repositories whose writers are trusted.
     trusted: Vec<StorePrefix>,
     runtime: Handle,
-    disks: Box<dyn TreeDisks>,
+    disks: Arc<dyn TreeDisks>,
+    /// The programs of containers; `None`: starts are not told apart.
+    programs: Option<Arc<dyn ContainerPrograms>>,
     /// The longest time for finding the form of an image that is a disk.
     search_timeout: Duration,
     /// The empty disk; `None` if trees that begin empty are none of disks.
@@ -112,14 +121,15 @@ impl ImageTrees {
         private::make_directory(root).map_err(failed)?;
         let root = fs::canonicalize(root).map_err(failed)?;
         let (answers, held, locks) = (Mutex::default(), Arc::default(), TreeLocks::default());
-        let (blank, complaint) = (None, Once::new());
+        let (blank, programs, complaint) = (None, None, Once::new());
         Ok(Self {
             root,
             stores,
             trusted,
             search_timeout,
             runtime,
-            disks,
+            disks: disks.into(),
+            programs,
             blank,
             late: LateSearches::default(),
             answers,
@@ -133,6 +143,12 @@ impl ImageTrees {
     #[must_use]
     pub fn with_blank(self, blank: Option<BlankDisk>) -> Self {
         Self { blank, ..self }
+    }
+
+    /// Tells the disks which containers start on them.
+    #[must_use]
+    pub fn with_programs(self, programs: Arc<dyn ContainerPrograms>) -> Self {
+        Self { programs: Some(programs), ..self }
     }
 
     /// The form of an image whose layers are disks: asked for once for all layers of an image.
@@ -223,9 +239,9 @@ impl ImageTrees {
         })
     }
 
-    /// Mounts a tree, unless it is mounted, and returns its directory. `image` is the name that containerd pulls, if it
-    /// pulls one now.
-    fn mounted(&self, tree: &TreeName, image: Option<&str>) -> Result<PathBuf> {
+    /// Mounts a tree, unless it is mounted, and returns its directory. `pulled` is the name of the image that
+    /// containerd pulls, if it pulls one now, and its program.
+    fn mounted(&self, tree: &TreeName, pulled: Option<(&str, &str)>) -> Result<PathBuf> {
         let id = tree.id();
         let lock = self.locks.of(&id);
         let _locked = lock.lock();
@@ -244,8 +260,18 @@ impl ImageTrees {
             Error::io("cannot make the places of an image's files", error).about(directory.display())
         })?;
         let name = disk_name(&directory, &id)?;
-        let known_as = known_as(&directory, tree, image);
-        let order = DiskOrder { tree, image: &known_as, file: &disk, writable: None, most: None };
+        let known_as = noted(&directory.join(IMAGE_NAME), pulled.map(|(image, _)| image));
+        let known_as = known_as.unwrap_or_else(|| tree.image.to_string());
+        let entrypoint = noted(&directory.join(ENTRYPOINT), pulled.map(|(_, entrypoint)| entrypoint));
+        let order = DiskOrder {
+            tree,
+            image: &known_as,
+            file: &disk,
+            writable: None,
+            most: None,
+            starts: &directory.join(STARTS_SOCKET),
+            entrypoint: entrypoint.as_deref().unwrap_or_default(),
+        };
         let attached = self.disks.attach(&name, &order)?;
         let served = attached.device.as_deref().unwrap_or(&disk);
         mount_disk(served, &files).inspect_err(|_| {
@@ -275,7 +301,10 @@ impl ImageTrees {
         for place in [fs::remove_dir(directory.join("fs")), fs::remove_file(directory.join("disk"))] {
             gone(place).map_err(failed)?;
         }
-        for name in ["name", IMAGE_NAME, "disk-name.new", DISK_NAME] {
+        // A process that was killed leaves its socket, and the mark beside it.
+        let socket = [STARTS_SOCKET.to_owned(), format!(".{STARTS_SOCKET}.headstart")];
+        let names = ["name", IMAGE_NAME, ENTRYPOINT, "disk-name.new", DISK_NAME];
+        for name in names.into_iter().chain(socket.iter().map(String::as_str)) {
             gone(fs::remove_file(directory.join(name))).map_err(failed)?;
         }
         gone(fs::remove_dir(&directory)).map_err(failed)?;
@@ -330,7 +359,7 @@ impl ImageTrees {
         let whole = image.whole();
         let hold = self.hold(whole.id());
         let name = Reference { location: wanted.location.clone(), selector: wanted.selector.clone() };
-        match self.mounted(&whole, Some(&name.to_string())) {
+        match self.mounted(&whole, Some((&name.to_string(), &image.entrypoint))) {
             Ok(_) => Ok(Found::Layer { tree, blob: image.listed_blob(&wanted.chain), hold }),
             Err(error) if image.is_wanted_itself() => Ok(Found::OnlyHere(error)),
             Err(error) => Err(error),
@@ -379,6 +408,23 @@ impl RemoteLayerSource for ImageTrees {
 
     fn open_own(&self, disk: &OwnDisk) -> Result<PathBuf> {
         own_disks::open(&*self.disks, &TreeName::of(&disk.below)?, disk)
+    }
+
+    fn may_start(&self, key: &str, place: StartPlace<'_>) {
+        let Some((programs, container)) = self.programs.as_ref().zip(ContainerId::of_snapshot(key)) else {
+            return;
+        };
+        let directory = match place {
+            StartPlace::Own(place) => place.to_owned(),
+            // A disk whose name makes no sense has no process.
+            StartPlace::Image(disk) => match TreeName::of(disk) {
+                Ok(tree) => self.root.join(tree.id()),
+                Err(_) => return,
+            },
+        };
+        let expected = noted(&directory.join(ENTRYPOINT), None).unwrap_or_default();
+        let disk = StartedDisk { socket: directory.join(STARTS_SOCKET), expected };
+        container_starts::tell(Arc::clone(&self.disks), Arc::clone(programs), container, disk);
     }
 
     fn close_own(&self, place: &Path, closing: DiskClosing) -> Result<()> {
@@ -449,19 +495,15 @@ fn is_used(id: &str, name: Option<&TreeName>, layers: &[TreeName]) -> bool {
     layers.iter().any(|layer| layer.id() == id) || name.is_some_and(is_whole_of)
 }
 
-/// The name by which users know a tree's image: the one that containerd pulls, or has pulled last, or its digest.
-fn known_as(directory: &Path, tree: &TreeName, image: Option<&str>) -> String {
-    let path = directory.join(IMAGE_NAME);
-    match image {
-        Some(image) => {
-            // Best effort: it is only shown.
-            let _ = fs::write(&path, image);
-            image.to_owned()
+/// The text that is now noted in a file, or was noted there before; `None` if there is none.
+fn noted(path: &Path, text: Option<&str>) -> Option<String> {
+    match text {
+        Some(text) => {
+            // Best effort: nothing depends on it.
+            let _ = fs::write(path, text);
+            Some(text.to_owned())
         }
-        None => fs::read_to_string(&path)
-            .ok()
-            .filter(|name| !name.is_empty())
-            .unwrap_or_else(|| tree.image.to_string()),
+        None => fs::read_to_string(path).ok().filter(|text| !text.is_empty()),
     }
 }
 

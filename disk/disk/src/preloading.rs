@@ -131,6 +131,8 @@ struct State {
     before: PilotReport,
     /// `true` if the end of preloading was logged.
     stopped: bool,
+    /// The entrypoint of the container that has started on the disk.
+    entrypoint: Option<String>,
 }
 
 /// The lookup that is under way, since before the disk was open.
@@ -280,6 +282,9 @@ impl Preloader {
             state.before = sum(state.before, last.report());
         }
         let mut pilot = Pilot::new(plans, bandwidth);
+        if let Some(entrypoint) = &state.entrypoint {
+            let _ = pilot.on_container(entrypoint);
+        }
         let (now, mut seen_accesses) = (puller.now(), 0);
         self.accesses.since(&mut seen_accesses, &mut |access| {
             let _ = pilot.on_access(now, access.block, access.slices);
@@ -290,6 +295,18 @@ impl Preloader {
         state.pilot = Some(pilot);
         puller.set_plan(state.plan.clone());
         true
+    }
+
+    /// Notes that a container with this entrypoint starts on the disk: from now on the plan of such starts is followed,
+    /// if there is one.
+    pub fn container_started(&self, entrypoint: &str, puller: &Arc<Puller>) {
+        let mut state = self.state();
+        state.entrypoint = Some(entrypoint.to_owned());
+        if let Some(plan) = state.pilot.as_mut().and_then(|pilot| pilot.on_container(entrypoint)) {
+            tracing::info!(entrypoint, "a container starts: the plan of its entrypoint is followed");
+            state.plan = plan.clone();
+            puller.set_plan(plan);
+        }
     }
 
     /// Follows hints if there is nothing better, and as long as following them did good. Items beyond the disk are left

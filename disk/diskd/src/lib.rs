@@ -21,6 +21,7 @@
 //! | `own_directory` | the directory of a socket without a given path |
 //! | [`release`] | releasing the images of a disk that has no process |
 //! | [`metrics`] | the page of these disks for Prometheus |
+//! | [`starts`] | the socket at which a program tells of containers that start on a disk |
 //! | [`sync_thread`] | the cache made durable while disks are served |
 //! | [`totals`], [`preloads`], [`recorded`] | figures of a session: reads, the use of preloading, boots with a trace |
 
@@ -46,6 +47,7 @@ mod sealer;
 pub mod servers;
 pub mod session;
 pub mod settings;
+pub mod starts;
 pub mod sync_thread;
 pub mod totals;
 

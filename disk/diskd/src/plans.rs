@@ -84,11 +84,13 @@ impl PlanLookup {
     /// The searches for a disk.
     fn searches(&self, query: &Arc<PlanQuery>) -> Vec<Search> {
         let metadata = self.labels.metadata(&query.manifest);
+        let entrypoint = self.labels.expected_entrypoint.clone();
         match &self.locations {
             PlanLocations::All { files, named } => {
-                let files = Files { path: files.clone(), named: *named, given: false, metadata };
+                let beside = artifact(Arc::clone(query), entrypoint.clone());
+                let files = Files { path: files.clone(), named: *named, given: false, metadata, entrypoint };
                 vec![
-                    search("the plan beside the image", artifact(Arc::clone(query))),
+                    search("the plan beside the image", beside),
                     search("the image's trace layer", trace_layer(Arc::clone(query))),
                     on_open("the image's boot layer", query, |query, opened| {
                         Ok(boot_layer(query, opened)).into()
@@ -97,7 +99,7 @@ impl PlanLookup {
                 ]
             }
             PlanLocations::Plans(file) => {
-                let files = Files { path: file.clone(), named: true, given: true, metadata };
+                let files = Files { path: file.clone(), named: true, given: true, metadata, entrypoint };
                 vec![on_open("the plan", query, move |query, opened| files.answer(query, opened))]
             }
             PlanLocations::Trace(file) => {
@@ -196,8 +198,9 @@ fn broken_off(answer: std::result::Result<Answer, JoinError>) -> Answer {
     answer.unwrap_or_else(|e| Err(Error::invalid("looking for plans broke off").caused_by(e)).into())
 }
 
-/// The plan that was published with the image, or with the one that it was made from.
-async fn artifact(query: Arc<PlanQuery>) -> Result<Option<PlanCandidate>> {
+/// The plan that was published with the image, or with the one that it was made from. Groups of starts with the
+/// entrypoint come first.
+async fn artifact(query: Arc<PlanQuery>, entrypoint: String) -> Result<Option<PlanCandidate>> {
     let found = plan_artifact::find_known(&*query.store, &query.digest, &query.manifest).await?;
     let Some(found) = found else { return Ok(None) };
     let about = |e: Error| e.about(format!("artifact {}", found.digest));
@@ -208,8 +211,9 @@ async fn artifact(query: Arc<PlanQuery>) -> Result<Option<PlanCandidate>> {
         .filter(|(key, _)| of_image.contains(&key.image))
         .ok_or_else(|| about(Error::invalid("has the plans of another image, or of several")))?;
     let Some(opened) = query.opened().await else { return Ok(None) };
-    let why = why(plans);
-    let plans = in_place(ImagePlans::clone(plans), &query, &opened);
+    let why = why(&plans);
+    let plans = Arc::unwrap_or_clone(plans).beginning_with(&entrypoint);
+    let plans = in_place(plans, &query, &opened);
     Ok(Some(PlanCandidate { origin: Origin::Artifact, plans: Arc::new(plans), why }))
 }
 
@@ -292,6 +296,8 @@ struct Files {
     /// `true` if it must have a plan.
     given: bool,
     metadata: Metadata,
+    /// The entrypoint whose groups come first.
+    entrypoint: String,
 }
 
 impl Files {
@@ -327,6 +333,7 @@ impl Files {
                 _ => Origin::ZeroShot,
             };
             let why = why(&plans);
+            let plans = plans.beginning_with(&self.entrypoint);
             PlanCandidate { origin, plans: Arc::new(in_place(plans, query, opened)), why }
         });
         if candidate.is_none() && failures.is_empty() && self.given {

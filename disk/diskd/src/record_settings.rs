@@ -30,6 +30,9 @@ pub struct RecordSettings {
     pub age: Duration,
     /// The labels that are written into the disks' traces. Plans of similar images are found by them.
     pub labels: Vec<DiskLabel>,
+    /// The entrypoint of the container that will start on the disk, as far as is known; empty for none. Plans for such
+    /// starts are followed first.
+    pub expected_entrypoint: String,
 }
 
 /// A label of a disk in its trace, written as `KEY=VALUE`.

@@ -75,6 +75,7 @@ impl Host {
             offline_limit: None,
             deadline: Some(LIMIT),
             recording: RecordSettings {
+                expected_entrypoint: String::new(),
                 enabled: false,
                 directory: None,
                 time: LIMIT,

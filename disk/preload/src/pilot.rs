@@ -175,6 +175,20 @@ impl Pilot {
         self.changed(plan)
     }
 
+    /// Notes that the boot is the start of a container with this entrypoint. Returns the plan to preload from now on if
+    /// it changes, otherwise `None`: that of the largest group of such starts, unless such a group is followed.
+    pub fn on_container(&mut self, entrypoint: &str) -> Option<Plan> {
+        let is_of = |group: &usize| {
+            self.switcher.plan_of(*group).is_some_and(|(plans, _)| plans.entrypoint == entrypoint)
+        };
+        if is_of(&self.switcher.group()) || self.stopped.is_some() {
+            return None;
+        }
+        let group = (0..self.switcher.groups()).filter(|group| !self.refused.contains(group)).find(is_of)?;
+        let plan = self.switcher.take(group);
+        self.changed(Some(plan))
+    }
+
     /// Another group whose plan passes.
     fn other_group(&self, now: Time) -> Option<usize> {
         let passes = |group: &usize| {

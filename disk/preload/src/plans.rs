@@ -16,6 +16,7 @@ pub fn of_items(items: &[PlanItem]) -> ImagePlans {
         RatedPlan { rate: 0, policy: "list".to_owned(), weights: None, score: 0.0, items: items.into() };
     let group = GroupPlans {
         category: 0,
+        entrypoint: String::new(),
         traces: 0,
         centroid: Centroid::default(),
         first_reads: Arc::from([]),

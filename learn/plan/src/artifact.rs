@@ -10,6 +10,9 @@
 //! its first read. A block that several plans have is stored once, or once for each of its masks if the plans have
 //! different ones. A plan is a list of positions among these entries, or a reference to an equal earlier plan. Files of
 //! version 1 have no times of first reads, and can still be read.
+//!
+//! Starts of containers with a known entrypoint have sections of their own, under the name of the image with the
+//! entrypoint ([`RecordedImage::of_start`]). Plans for an image are those of all its starts.
 
 mod section;
 #[cfg(test)]
@@ -180,10 +183,23 @@ impl<S: ReadAt> PlanCatalog for PlanFile<S> {
     type Error = Error;
 
     fn own(&self, key: &RecordedImage) -> Result<Option<Arc<ImagePlans>>> {
-        let wanted = (key.image.as_bytes(), key.size);
-        let found =
-            self.images.binary_search_by(|(name, size)| (&self.head[name.clone()], *size).cmp(&wanted));
-        found.ok().map(|at| self.image(at).map(Arc::new)).transpose()
+        let image = key.image.as_bytes();
+        let first = self.images.partition_point(|(name, _)| &self.head[name.clone()] < image);
+        let mut starts = Vec::new();
+        for (at, (name, size)) in self.images.iter().enumerate().skip(first) {
+            let name = &self.head[name.clone()];
+            if !name.starts_with(image) {
+                break;
+            }
+            let known = String::from_utf8(name.to_owned()).map_err(|_| wrong())?;
+            let known = RecordedImage { image: known, size: *size };
+            if let Some(entrypoint) = known.entrypoint_of(&key.image).filter(|_| *size == key.size) {
+                starts.push((entrypoint.to_owned(), Arc::new(self.image(at)?)));
+            }
+        }
+        let is_known = !starts.is_empty();
+        let starts = starts.iter().map(|(entrypoint, plans)| (&**entrypoint, Arc::clone(plans)));
+        Ok(is_known.then(|| Arc::new(ImagePlans::of_starts(starts))))
     }
 
     fn tier(&self, key: &str) -> Option<(usize, u64)> {

@@ -103,10 +103,11 @@ impl CompactTrace {
     ///
     /// Takes linear time, except for sorting the blocks. Reads past the end of the disk, longer than 1 GiB,
     /// or later than 71 minutes after the creation are left out, as are all reads after 2^24 accesses of blocks;
-    /// [`left_out`](Self::left_out) counts them. Writes and empty reads are ignored.
+    /// [`left_out`](Self::left_out) counts them. Writes and empty reads are ignored, and so is the time for which the
+    /// disk waited for the start of its first container.
     #[must_use]
     pub fn of(trace: &Trace, block_table: &mut BlockTable) -> Self {
-        Self::of_records(&trace.records, block_table)
+        Self::of_records(&trace.records_without_wait(), block_table)
     }
 
     /// Reduces the records of a trace as [`of`](Self::of) does.

@@ -257,7 +257,8 @@ pub(crate) fn join<'a>(
     let plans: Vec<_> = joined.into_iter().map(plan).collect();
     let first_read = |block| first_reads.get(&block).map(|ms| FirstRead { block, ms: *ms });
     let first_reads = named(&plans).into_iter().filter_map(first_read).collect();
-    let group = GroupPlans { category: 0, traces, centroid: Centroid::default(), plans, first_reads };
+    let (entrypoint, centroid) = (String::new(), Centroid::default());
+    let group = GroupPlans { category: 0, entrypoint, traces, centroid, plans, first_reads };
     (!group.plans.is_empty()).then_some(group)
 }
 
@@ -303,7 +304,8 @@ mod tests {
         let plans = vec![plan];
         let first_read = |block| FirstRead { block, ms: 7 + block as u32 };
         let first_reads = named(&plans).into_iter().map(first_read).collect();
-        GroupPlans { category: 0, traces: 9, centroid: Centroid::default(), plans, first_reads }
+        let (entrypoint, centroid) = (String::new(), Centroid::default());
+        GroupPlans { category: 0, entrypoint, traces: 9, centroid, plans, first_reads }
     }
 
     fn joined(map: &LayerMap, known: &BTreeMap<Digest, LayerPlans>) -> Vec<(u64, u32)> {

@@ -6,6 +6,7 @@
 use crate::policy::Weights;
 use crate::zero_shot::ChoiceReason;
 use headstart_block::{Error, ErrorKind, PlanItem, Result, SLICE_SIZE};
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 /// The preload plans of one image, and the source of the traces that they were made from.
@@ -25,6 +26,9 @@ pub struct GroupPlans {
     /// The number of the category that the group is in. Categories divide boots by the number of blocks that
     /// they read; category 0 reads the fewest.
     pub category: u32,
+    /// The entrypoint of the containers whose starts are in the group; empty for boots of machines, and for starts of
+    /// programs that are not known. In files, the image's name has it.
+    pub entrypoint: String,
     /// The number of traces that the plans were made from.
     pub traces: u64,
     /// The most typical boot of the group, with which running boots are compared; empty if the plans were made from
@@ -60,6 +64,25 @@ impl ImagePlans {
     pub fn of_own(groups: Vec<GroupPlans>) -> Self {
         let reason = if groups.is_empty() { ChoiceReason::None } else { ChoiceReason::Trained };
         Self { reason, groups }
+    }
+
+    /// Joins the plans of an image's starts, each with its entrypoint: the groups become one list, the largest first.
+    #[must_use]
+    pub fn of_starts<'a>(starts: impl Iterator<Item = (&'a str, Arc<Self>)>) -> Self {
+        let mut groups: Vec<GroupPlans> = Vec::new();
+        for (entrypoint, plans) in starts {
+            let named = |group| GroupPlans { entrypoint: entrypoint.to_owned(), ..group };
+            groups.extend(Arc::unwrap_or_clone(plans).groups.into_iter().map(named));
+        }
+        groups.sort_by_key(|group| Reverse(group.traces));
+        Self::of_own(groups)
+    }
+
+    /// Puts the groups of starts with this entrypoint before all others. Without such a group, nothing changes.
+    #[must_use]
+    pub fn beginning_with(mut self, entrypoint: &str) -> Self {
+        self.groups.sort_by_key(|group| group.entrypoint != entrypoint);
+        self
     }
 
     /// Returns the items of all plans, one plan after another, in the order of the groups and of their bandwidths. A

@@ -221,6 +221,7 @@ impl<'a> Trainer<'a> {
         let first_reads = named(&plans).into_iter().filter_map(first_read).collect();
         GroupPlans {
             category: exact(category, "an image has fewer groups than boots, which are counted in 32 bits"),
+            entrypoint: String::new(),
             traces: u64::from(training.statistics.traces),
             centroid: Centroid { order: order.unwrap_or_default() },
             plans,

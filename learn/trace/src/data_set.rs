@@ -121,9 +121,10 @@ impl DataSet {
             return Err(about(Error::invalid(format!("has more than {} traces", limits.traces_max))));
         }
         found.sort_by(|(a, a_entry), (b, b_entry)| {
-            let key = |c: &Creation| (c.size, c.created_us);
             (a.image_id().cmp(b.image_id()))
-                .then_with(|| key(a).cmp(&key(b)))
+                .then_with(|| a.size.cmp(&b.size))
+                .then_with(|| a.entrypoint().cmp(b.entrypoint()))
+                .then_with(|| a.created_us.cmp(&b.created_us))
                 .then_with(|| a.volume.cmp(&b.volume))
                 .then_with(|| a_entry.path.cmp(&b_entry.path))
         });

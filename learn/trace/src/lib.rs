@@ -40,6 +40,6 @@ pub use budget::TraceBudget;
 pub use data_set::DataSet;
 pub use directory::{DirectoryLimits, TraceDirectory};
 pub use record::{Op, Record};
-pub use recorder::{BootId, RECORDS_MAX, Recorder, WINDOW};
+pub use recorder::{BootId, ContainerStart, RECORDS_MAX, Recorder, WINDOW};
 pub use saver::{Pace, Recording, SavedBoots, Saver};
-pub use trace::{ATTACHED_BEFORE, Creation, DIGEST, LinkSample, Trace};
+pub use trace::{ATTACHED_BEFORE, Creation, DIGEST, ENTRYPOINT, ENTRYPOINT_AFTER, LinkSample, Trace};

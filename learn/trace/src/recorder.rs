@@ -8,12 +8,18 @@
 //! may boot any number of times. A full ring keeps the records that came first; further records are counted and
 //! dropped.
 //!
+//! On the disk of a container image, the start of a container is not a read of the boot sector:
+//! [`container_started`](Recorder::container_started) is told of it.
+//!
 //! The disk never waits for the saver of the trace, nor the saver for the disk. Threads share data without locks in two
 //! modules only, `ring` and `boot_clock`; tests of these modules try every order in which the steps of threads can
 //! occur.
 
 mod boot_clock;
+mod container_start;
 mod ring;
+
+pub use container_start::ContainerStart;
 
 use crate::boots::{RecordingPhase, is_over};
 use crate::record::{Op, Record};
@@ -60,6 +66,10 @@ pub struct Recorder {
     created: Instant,
     window: Duration,
     clock: BootClock<AtomicU64>,
+    /// The start of the first container; `None` if none has started.
+    start: Mutex<Option<ContainerStart>>,
+    /// Requests that arrive later, in microseconds since the disk was attached, are of other containers, too.
+    unmixed_us: AtomicU64,
 }
 
 impl Recorder {
@@ -78,6 +88,8 @@ impl Recorder {
             created,
             window,
             clock: BootClock::new(),
+            start: Mutex::default(),
+            unmixed_us: AtomicU64::new(u64::MAX),
         }
     }
 
@@ -140,7 +152,7 @@ impl Recorder {
             self.clock.read_ended(ended_us);
         }
         let Some(since_us) = boot.0.checked_sub(1) else { return };
-        if is_over(since_us, at_us, self.window) {
+        if is_over(since_us, at_us, self.window) || at_us > self.unmixed_us.load(Ordering::Relaxed) {
             return;
         }
         // The window fits 32 bits of microseconds, so this is far from overflowing.

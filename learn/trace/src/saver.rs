@@ -21,7 +21,7 @@ use crate::budget::TraceBudget;
 use crate::directory::TraceDirectory;
 use crate::record::{Op, Record};
 use crate::recorder::{BootId, RECORDS_MAX, Recorder};
-use crate::trace::{ATTACHED_BEFORE, Creation, LinkSample, Trace};
+use crate::trace::{ATTACHED_BEFORE, Creation, ENTRYPOINT, ENTRYPOINT_AFTER, LinkSample, Trace};
 use headstart_block::{Error, Result, saturating};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -353,6 +353,13 @@ impl Work {
         });
         // Its first read may not have come back yet.
         disk.place(recorder.boot(), &self.pace, &self.counts);
+        if let Some(start) = recorder.container_start()
+            && let Some(open) = disk.open.iter_mut().find(|open| open.boot == start.boot)
+        {
+            let labels = &mut open.trace.creation.labels;
+            labels.insert(ENTRYPOINT.to_owned(), start.entrypoint);
+            labels.insert(ENTRYPOINT_AFTER.to_owned(), start.after.as_micros().to_string());
+        }
         wrote
     }
 
@@ -418,7 +425,9 @@ impl Work {
     fn forget(&self, share: &mut Share, open: &OpenBoot) {
         let Some(written) = open.written else { return };
         share.budget.take_back(open.since);
-        share.kept.retain(|kept| *kept != open.trace.creation);
+        // A label may have come since.
+        let id = |creation: &Creation| (creation.volume.clone(), creation.created_us);
+        share.kept.retain(|kept| id(kept) != id(&open.trace.creation));
         if let Err(error) = self.directory.remove(&open.trace.creation) {
             return self.failed(&error);
         }

@@ -44,7 +44,7 @@ pub fn trace_of(image: &Reference, choice: PlanChoice<'_>, stores: StoreAccess<'
         Some(path) => plans_for(path, &open)?,
         None => {
             let (_, plans) = published::expect(image, stores)?;
-            plans.sole().map_or_else(ImagePlans::none, |(_, plans)| ImagePlans::clone(plans))
+            plans.sole().map_or_else(ImagePlans::none, |(_, plans)| ImagePlans::clone(&plans))
         }
     };
     let about = |e: Error| e.about(image);

@@ -93,7 +93,7 @@ impl OrderRequest {
         let (plans, of_all) =
             FileSource::open(path).and_then(|file| self.choose(source, file)).map_err(about)?;
         let name = RecordedImage { image: source.known_as().to_string(), size: source.image().disk().size() };
-        let only = Plans::of_chosen(plans.clone(), &of_all, name);
+        let only = Plans::of_chosen(plans.clone(), &of_all, &name);
         let mut file = Vec::new();
         only.write(&mut file)?;
         let about = About { traces: only.provenance().traces, policy: of_all.policy };
@@ -126,7 +126,7 @@ impl OrderRequest {
         let mut plans = file.choose_layered(&key, &Metadata::default(), Some(&map))?;
         if plans.groups.is_empty() && self.plans.is_none() {
             // Plans that are published with an image are only for that image, whatever name its boots had.
-            plans = file.read_all()?.sole().map_or(plans, |(_, sole)| ImagePlans::clone(sole));
+            plans = file.read_all()?.sole().map_or(plans, |(_, sole)| ImagePlans::clone(&sole));
         }
         if plans.groups.is_empty() {
             let image = key.image.escape_debug();
@@ -165,6 +165,7 @@ mod tests {
     fn groups_of_hardly_any_boots_are_left_out() {
         let group = |traces| GroupPlans {
             category: 0,
+            entrypoint: String::new(),
             traces,
             centroid: headstart_plan::Centroid::default(),
             plans: Vec::new(),

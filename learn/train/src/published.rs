@@ -11,6 +11,8 @@ use headstart_plan::artifact::PlanFile;
 use headstart_plan::knowledge::{Knowledge, RecordedImage};
 use headstart_plan::train::Plans;
 use serde::Serialize;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 /// Finds the plan that is published with an image. If there is none and the image was optimized from another one, finds
 /// the plan of that other image, because both have the same disk. Returns the plan as found, and its content; `None` if
@@ -94,17 +96,23 @@ impl<'a> Publication<'a> {
         self.known_as != self.digest
     }
 
-    /// Returns the key of the image's boots in `knowledge`. If there are boots on disks of several sizes, the key has
-    /// the image's own size, if there are boots of that size, and otherwise the size with the most boots.
+    /// Returns the key of the image's boots in `knowledge`, without an entrypoint. If there are boots on disks of
+    /// several sizes, the key has the image's own size, if there are boots of that size, and otherwise the size with
+    /// the most boots.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if no boot in `knowledge` is of the image.
     pub fn key(&self, knowledge: &Knowledge) -> Result<RecordedImage> {
-        let named = knowledge.images().filter(|(key, image)| key.image == self.name && image.traces() > 0);
-        let best = named.max_by_key(|(key, image)| {
-            (Some(key.size) == self.size, image.traces(), std::cmp::Reverse(key.size))
-        });
-        best.map(|(key, _)| key.clone()).ok_or_else(|| no_boots_of(&self.name, self.image))
+        let mut sizes: BTreeMap<u64, u64> = BTreeMap::new();
+        for (key, image) in knowledge.images() {
+            if key.entrypoint_of(&self.name).is_some() && image.traces() > 0 {
+                *sizes.entry(key.size).or_default() += image.traces();
+            }
+        }
+        let rank = |(size, traces): &(u64, u64)| (Some(*size) == self.size, *traces, Reverse(*size));
+        let best = sizes.into_iter().max_by_key(rank);
+        best.map(|(size, _)| RecordedImage { image: self.name.clone(), size })
+            .ok_or_else(|| no_boots_of(&self.name, self.image))
     }
 
     /// Publishes the plans of the image's boots as an artifact with the image. `plans` were made from `knowledge`.
@@ -120,7 +128,7 @@ impl<'a> Publication<'a> {
     ) -> Result<PublishedPlans> {
         let key = self.key(knowledge)?;
         let name = RecordedImage { image: self.known_as.to_string(), size: self.size.unwrap_or(key.size) };
-        let only = knowledge.image(&key).and_then(|image| plans.only(&key, image, name));
+        let only = plans.only(&key, knowledge, &name);
         let only = only.ok_or_else(|| {
             Error::new(ErrorKind::NotFound, "there is no plan of it: its boots are too few or all outliers")
                 .about(self.image)

@@ -171,7 +171,7 @@ impl<'a> TrainingRun<'a> {
             let (key, map) = layer_map::of_open(&self.stores.open(reference)?)?;
             let image = if name.is_empty() { &key.image } else { name };
             let known = self.knowledge.images().map(|(known, _)| known);
-            let keys: Vec<_> = known.filter(|known| known.image == *image).cloned().collect();
+            let keys: Vec<_> = known.filter(|known| known.entrypoint_of(image).is_some()).cloned().collect();
             if keys.is_empty() {
                 return Err(no_boots_of(image, reference));
             }

@@ -34,6 +34,12 @@ pub(crate) struct RecordArgs {
     /// kept beside them (may be repeated)
     #[arg(long = "label", value_name = "KEY=VALUE", help_heading = "Recording")]
     labels: Vec<DiskLabel>,
+    /// At this socket, take the entrypoints of containers that start on the disk
+    #[arg(long, value_name = "SOCK", hide = true)]
+    pub(super) starts: Option<PathBuf>,
+    /// The entrypoint of the container that is to start on the disk
+    #[arg(long, value_name = "NAME", hide = true, default_value = "")]
+    expected_entrypoint: String,
 }
 
 fn parse_record_time(text: &str) -> Result<Duration> {
@@ -54,6 +60,7 @@ impl RecordArgs {
             size: self.record_size,
             age: self.record_age,
             labels: self.labels.clone(),
+            expected_entrypoint: self.expected_entrypoint.clone(),
         }
     }
 }

@@ -94,7 +94,7 @@ impl Show {
             return Err(Error::invalid("there are no plans to show").remedy("give --plans or --reference"));
         };
         let (found, plans) = self.stores.with_stores(|stores| published::expect(image, stores))?;
-        let plans = plans.sole().map_or_else(|| Arc::new(ImagePlans::none()), |(_, plans)| Arc::clone(plans));
+        let plans = plans.sole().map_or_else(|| Arc::new(ImagePlans::none()), |(_, plans)| plans);
         let mut shown = self.shown(&plans, bandwidth).map_err(|e| e.about(image))?;
         let (digest, generation) = (found.digest.to_string(), found.generation);
         shown.published = Some(Published { digest, generation, traces: found.about.traces });

@@ -5,9 +5,11 @@ use headstart_agentd::client::AgentClient;
 use headstart_agentd::disks::{DiskHolder, DiskSpec};
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_diskd::control::clone_disk;
+use headstart_diskd::starts::tell_start;
 use headstart_export::attach_way::AttachWay;
-use headstart_image_trees::{AttachOutcome, AttachedTree, DiskOrder, TreeDisks};
+use headstart_image_trees::{AttachOutcome, AttachedTree, ContainerPrograms, DiskOrder, TreeDisks};
 use headstart_lsmt::writable::Limits;
+use headstart_snapshotter::container_service::{ContainerId, program_of};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -126,6 +128,10 @@ impl AgentDisks {
         if let Some(most) = order.most {
             arguments.extend(["--writable-max".to_owned(), most.max(Limits::MAX_LEAST).to_string()]);
         }
+        arguments.extend(["--starts".to_owned(), text_of(order.starts)?]);
+        if !order.entrypoint.is_empty() {
+            arguments.push(format!("--expected-entrypoint={}", order.entrypoint));
+        }
         arguments.extend(self.words.iter().cloned());
         Ok(arguments)
     }
@@ -145,6 +151,20 @@ fn device_of(status: &Value) -> Option<PathBuf> {
     uris.map(PathBuf::from).find(|uri| uri.starts_with("/dev"))
 }
 
+/// containerd, which knows the programs of its containers.
+pub(super) struct ContainerdPrograms {
+    /// Its socket.
+    pub(super) socket: PathBuf,
+    /// Requests run on it.
+    pub(super) runtime: Handle,
+}
+
+impl ContainerPrograms for ContainerdPrograms {
+    fn arguments(&self, container: &ContainerId) -> Result<Option<Vec<String>>> {
+        self.runtime.block_on(program_of(&self.socket, container))
+    }
+}
+
 /// A path as text.
 fn text_of(path: &Path) -> Result<String> {
     let text = path.to_str().map(str::to_owned);
@@ -162,6 +182,10 @@ impl TreeDisks for AgentDisks {
             }
             attached => attached,
         }
+    }
+
+    fn tell_start(&self, starts: &Path, entrypoint: &str) -> Result<bool> {
+        tell_start(starts, entrypoint)
     }
 
     fn clone_written(&self, written: &Path, to: &Path) -> Result<()> {

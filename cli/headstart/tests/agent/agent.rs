@@ -52,6 +52,13 @@ impl<'s> Agent<'s> {
         self
     }
 
+    /// Starts it again, in place of one that was killed, and has it and its disks log at these levels.
+    #[track_caller]
+    pub(crate) fn again_with_log(&mut self, levels: &str) {
+        let mut command = self.scene.command(&self.words);
+        (self.process, self.ready) = Self::run(command.env("HEADSTART_LOG", levels));
+    }
+
     /// Starts the next agent in its place, from another file: an upgrade.
     #[track_caller]
     pub(crate) fn again_as(&mut self, program: &Path) {

@@ -28,6 +28,7 @@
 //! | [`rot`] | bits that flip in a host's cache |
 //! | [`sockets`] | the users that reach the sockets, even after a process was started again |
 //! | [`space`] | the space of disks' writable layers |
+//! | [`starts`] | starts of containers, recorded and planned by program |
 //! | [`swarm`] | hosts that give each other their chunks |
 //! | [`tags`] | tags that move, and disks that keep their images |
 //! | [`unit`] | the agent under the restrictions of its systemd unit |
@@ -79,6 +80,7 @@ mod roles;
 mod rot;
 mod sockets;
 mod space;
+mod starts;
 mod swarm;
 mod tags;
 #[path = "../e2e/tools.rs"]

@@ -23,6 +23,10 @@ impl TreeDisks for PlainFiles {
         Ok(())
     }
 
+    fn tell_start(&self, _starts: &Path, _entrypoint: &str) -> Result<bool> {
+        Err(Error::unsupported("has no processes"))
+    }
+
     fn clone_written(&self, written: &Path, to: &Path) -> Result<()> {
         let disk = written.with_file_name(DISK);
         assert!(FrozenFiles::freeze(&disk).is_err(), "it is frozen already");

@@ -24,6 +24,10 @@ impl TreeDisks for CountedDisks {
         Ok(())
     }
 
+    fn tell_start(&self, _starts: &Path, _entrypoint: &str) -> Result<bool> {
+        Err(Error::unsupported("has no processes"))
+    }
+
     fn clone_written(&self, _written: &Path, _to: &Path) -> Result<()> {
         Err(Error::unsupported("has no disks with files"))
     }
@@ -57,8 +61,15 @@ impl Scene {
         let directory = self.root.path().join(tree.id());
         make_places(&directory, tree).unwrap();
         let name = disk_name(&directory, &tree.id()).unwrap();
-        let order =
-            DiskOrder { tree, image: "h/app:1", file: &directory.join("disk"), writable: None, most: None };
+        let order = DiskOrder {
+            tree,
+            image: "h/app:1",
+            file: &directory.join("disk"),
+            writable: None,
+            most: None,
+            starts: &directory.join(STARTS_SOCKET),
+            entrypoint: "nginx",
+        };
         self.disks.attach(&name, &order).unwrap();
         name
     }
@@ -166,14 +177,12 @@ fn nothing_goes_as_long_as_a_layer_is_not_understood() {
 #[test]
 fn users_know_an_image_by_the_name_that_was_pulled_last() {
     let scene = Scene::new();
-    let tree = tree(b"a", None);
-    let directory = scene.root.path().join(tree.id());
+    let file = scene.root.path().join(IMAGE_NAME);
     // A tree of an earlier version has its digest only.
-    fs::create_dir_all(&directory).unwrap();
-    assert_eq!(known_as(&directory, &tree, None), tree.image.to_string());
-    assert_eq!(known_as(&directory, &tree, Some("oci://h/app:1")), "oci://h/app:1");
-    assert_eq!(known_as(&directory, &tree, Some("oci://h/app:2")), "oci://h/app:2");
-    assert_eq!(known_as(&directory, &tree, None), "oci://h/app:2");
+    assert_eq!(noted(&file, None), None);
+    assert_eq!(noted(&file, Some("oci://h/app:1")).unwrap(), "oci://h/app:1");
+    assert_eq!(noted(&file, Some("oci://h/app:2")).unwrap(), "oci://h/app:2");
+    assert_eq!(noted(&file, None).unwrap(), "oci://h/app:2");
 }
 
 /// A registry that takes connections and answers nothing holds a pull up once, for the given time.

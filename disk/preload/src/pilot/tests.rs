@@ -15,6 +15,7 @@ fn group(blocks: &[u64], second: u32, rates: &[u64]) -> GroupPlans {
     sorted.sort_unstable();
     GroupPlans {
         category: 0,
+        entrypoint: String::new(),
         traces: 5,
         centroid: Centroid { order: blocks.to_vec() },
         plans: rates.iter().map(plan).collect(),
@@ -25,6 +26,25 @@ fn group(blocks: &[u64], second: u32, rates: &[u64]) -> GroupPlans {
 fn begin(groups: Vec<GroupPlans>) -> Pilot {
     let plans = ImagePlans { reason: ChoiceReason::Trained, groups };
     Pilot::new(Arc::new(plans), Some(10 * MB))
+}
+
+#[test]
+fn a_container_is_started_by_the_plan_of_its_entrypoint() {
+    let of = |entrypoint: &str, blocks: &[u64]| GroupPlans {
+        entrypoint: entrypoint.to_owned(),
+        ..group(blocks, 1000, &[1])
+    };
+    let mut pilot = begin(vec![of("", &[1, 2]), of("nginx", &[3, 4]), of("nginx", &[5]), of("sh", &[6])]);
+    let blocks = |plan: Option<Plan>| match plan {
+        Some(Plan::List(items)) => items.iter().map(|item| item.block).collect(),
+        _ => Vec::new(),
+    };
+    assert_eq!(blocks(pilot.on_container("nginx")), [3, 4]);
+    assert_eq!(blocks(Some(pilot.plan())), [3, 4]);
+    assert_eq!(pilot.on_container("nginx"), None);
+    assert_eq!(pilot.on_container("postgres"), None);
+    assert_eq!(blocks(pilot.on_container("sh")), [6]);
+    assert_eq!(pilot.report().switches.groups, 2);
 }
 
 /// The engine's report when it has passed `items` items of its plan.

@@ -12,6 +12,7 @@ const MB: u64 = 1_000_000;
 fn plans(centroids: &[Vec<u64>], rates: &[u64]) -> Arc<ImagePlans> {
     let group = |(group, order): (u64, &Vec<u64>)| GroupPlans {
         category: 0,
+        entrypoint: String::new(),
         traces: 10,
         centroid: Centroid { order: order.clone() },
         plans: rates.iter().map(|rate| rated(group, *rate)).collect(),

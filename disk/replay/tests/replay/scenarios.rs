@@ -51,6 +51,7 @@ fn plans(boots: &[Trace], policy: &str, rates: &[Bandwidth], settings: ModelSett
         };
         groups.push(GroupPlans {
             category: 0,
+            entrypoint: String::new(),
             traces: u64::from(group.statistics.traces),
             centroid: Centroid { order },
             plans: rates.iter().map(plan).collect(),

@@ -129,7 +129,8 @@ impl GroupPlans {
             let plan = read_plan(reader, &items, &plans, &mut places)?;
             plans.push(plan);
         }
-        Ok(Self { category, traces, centroid: Centroid { order }, plans, first_reads })
+        let (entrypoint, centroid) = (String::new(), Centroid { order });
+        Ok(Self { category, entrypoint, traces, centroid, plans, first_reads })
     }
 }
 

@@ -67,6 +67,30 @@ impl Plans {
         self.images.iter()
     }
 
+    /// The plans of all starts of an image.
+    pub(super) fn all_starts(&self, key: &RecordedImage) -> Option<Arc<ImagePlans>> {
+        let starts: Vec<_> =
+            self.starts_of(&key.image).filter(|(known, ..)| known.size == key.size).collect();
+        match &starts[..] {
+            [] => None,
+            [(_, "", plans)] => Some(Arc::clone(plans)),
+            _ => {
+                let starts = starts.iter().map(|(_, entrypoint, plans)| (*entrypoint, Arc::clone(plans)));
+                Some(Arc::new(ImagePlans::of_starts(starts)))
+            }
+        }
+    }
+
+    /// The keys of an image, each with its entrypoint and its plans.
+    pub(super) fn starts_of<'a>(
+        &'a self,
+        image: &'a str,
+    ) -> impl Iterator<Item = (&'a RecordedImage, &'a str, &'a Arc<ImagePlans>)> {
+        let first = RecordedImage { image: image.to_owned(), size: 0 };
+        let named = self.images.range(first..).take_while(move |(key, _)| key.image.starts_with(image));
+        named.filter_map(move |(key, plans)| Some((key, key.entrypoint_of(image)?, plans)))
+    }
+
     /// Returns the plans for a disk of the image and size `key` with the metadata `metadata`: the image's own plans,
     /// otherwise those of the same image on disks of other sizes or of similar images, otherwise [`ImagePlans::none`].
     #[must_use]
@@ -96,7 +120,7 @@ impl Plans {
 pub(crate) trait PlanCatalog {
     type Error;
 
-    /// The plans of an image of which there were traces.
+    /// The plans of an image of which there were traces, of all its starts together.
     fn own(&self, key: &RecordedImage) -> Result<Option<Arc<ImagePlans>>, Self::Error>;
 
     /// The source of a tier's plans by the tier's key, and their number of traces.
@@ -151,7 +175,7 @@ impl PlanCatalog for Plans {
     type Error = Infallible;
 
     fn own(&self, key: &RecordedImage) -> Result<Option<Arc<ImagePlans>>, Infallible> {
-        Ok(self.images.get(key).cloned())
+        Ok(self.all_starts(key))
     }
 
     fn tier(&self, key: &str) -> Option<(usize, u64)> {

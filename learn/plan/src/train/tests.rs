@@ -181,3 +181,61 @@ fn an_image_on_known_layers_starts_with_what_is_known_of_them() {
     let unknown = plans.choose_layered(&key("new"), &Metadata::default(), Some(&map(new, 20).unwrap()));
     assert_eq!(unknown.reason.to_string(), "layers: 1 of 2", "a little is better than nothing");
 }
+
+/// Starts of two programs of an image, on which plans are trained.
+fn starts() -> (Knowledge, Plans) {
+    let boot = |volume: u64, entrypoint: &str, first: u64| {
+        let mut boot = whole_trace("app", "", "", volume, &boot_reads((0..40).chain(first..first + 20)));
+        if !entrypoint.is_empty() {
+            boot.creation.labels.insert(headstart_trace::ENTRYPOINT.to_owned(), entrypoint.to_owned());
+        }
+        boot
+    };
+    let (mut traces, dir) = (Vec::new(), tempfile::tempdir().unwrap());
+    traces.extend((0..4).map(|volume| boot(volume, "nginx", 100)));
+    traces.extend((10..12).map(|volume| boot(volume, "sh", 200)));
+    traces.extend((20..21).map(|volume| boot(volume, "", 300)));
+    write_traces(dir.path(), 0, &traces);
+    let mut knowledge = Knowledge::default();
+    knowledge.learn(&data_set(dir.path()), 2, &mut |_| Ok(())).unwrap();
+    let plans = train(&knowledge, &config("vmt-min"));
+    (knowledge, plans)
+}
+
+#[test]
+fn starts_of_each_program_have_groups_of_their_own() {
+    let (knowledge, plans) = starts();
+    let key = RecordedImage { image: "app".to_owned(), size: SIZE };
+    let mut bytes = Vec::new();
+    plans.write(&mut bytes).unwrap();
+    let file = crate::PlanFile::open(&bytes[..]).unwrap();
+    let of_file = file.choose(&key, &Metadata::default()).unwrap();
+    let chosen = plans.choose(&key, &Metadata::default());
+    assert_eq!(*chosen, of_file);
+    let shape = |plans: &ImagePlans| -> Vec<(String, u64, bool)> {
+        let has = |group: &GroupPlans, block| group.plans[0].items.iter().any(|item| item.block == block);
+        let of = |group: &GroupPlans| (group.entrypoint.clone(), group.traces, has(group, 100));
+        plans.groups.iter().map(of).collect()
+    };
+    let [nginx, sh, none] = [("nginx", 4, true), ("sh", 2, false), ("", 1, false)]
+        .map(|(name, n, has)| (name.to_owned(), n, has));
+    assert_eq!(shape(&chosen), [nginx.clone(), sh.clone(), none.clone()]);
+    // The expected program comes first; one that is not known changes nothing.
+    assert_eq!(shape(&of_file.clone().beginning_with("sh")), [sh.clone(), nginx.clone(), none.clone()]);
+    assert_eq!(shape(&of_file.beginning_with("ls")), [nginx.clone(), sh.clone(), none.clone()]);
+    // The recorded start of a program gets the plans of that program alone.
+    let of_sh = RecordedImage::of_start("app", "sh", SIZE);
+    assert_eq!(plans.choose(&of_sh, &Metadata::default()).groups.len(), 1);
+    assert_eq!(plans.named("app", None).unwrap(), chosen);
+
+    let name = RecordedImage { image: "sha256:1".to_owned(), size: SIZE };
+    let only = plans.only(&key, &knowledge, &name).unwrap();
+    assert_eq!((only.images().len(), only.provenance().traces), (3, 7));
+    let (sole, whole) = only.sole().unwrap();
+    assert_eq!((&sole, shape(&whole)), (&name, vec![nginx, sh, none]));
+    // The same set is made from the plans that were chosen.
+    let again = Plans::of_chosen(ImagePlans::clone(&whole), only.provenance(), &name);
+    assert_eq!(again.sole(), only.sole());
+    let other = RecordedImage { image: "rich".to_owned(), size: SIZE };
+    assert!(plans.only(&other, &knowledge, &name).is_none());
+}

@@ -103,6 +103,22 @@ impl<W: AtomicWord> BootClock<W> {
         }
     }
 
+    /// Begins a boot at `at_us`, whatever is read; returns its word.
+    pub(super) fn begin(&self, at_us: u64) -> u64 {
+        let mut before = self.boot();
+        loop {
+            let after_us = RecordingPhase::of_word(before).began_us().saturating_add(u64::from(before > 0));
+            let after = RecordingPhase::Recording { since_us: at_us.max(after_us) }.to_word();
+            match self.phase.compare_exchange(before, after, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => {
+                    self.boots.fetch_add(1, Ordering::Relaxed);
+                    return after;
+                }
+                Err(now) => before = now,
+            }
+        }
+    }
+
     /// Notes that a read ended at `at_us`.
     pub(super) fn read_ended(&self, at_us: u64) {
         self.was_read(at_us, self.last_read_us.load(Ordering::Relaxed));

@@ -1,0 +1,108 @@
+//! Starts of containers are recorded by the program that starts, learned from, and followed on the next host.
+
+use crate::attached::TIMEOUT;
+use crate::containers::Host;
+use crate::scene::Scene;
+use headstart_testkit::wait::wait_until;
+use headstart_trace::data_set::DataSetLimits;
+use headstart_trace::{DataSet, TraceDirectory};
+use std::fs;
+
+/// The names of the programs whose starts were recorded, and the requests of each, by time.
+fn recorded(scene: &Scene) -> Vec<(String, usize)> {
+    let traces = scene.path("a-cache/traces");
+    if TraceDirectory::list(&traces).map_or(0, |files| files.len()) == 0 {
+        return Vec::new();
+    }
+    let set = DataSet::open(&traces, &DataSetLimits::default()).unwrap();
+    let mut starts: Vec<_> = (0..set.len())
+        .map(|at| {
+            let (trace, _) = set.read(at).unwrap();
+            let creation = &trace.creation;
+            (creation.created_us, creation.entrypoint().to_owned(), trace.records.len())
+        })
+        .collect();
+    starts.sort();
+    starts.into_iter().map(|(_, entrypoint, records)| (entrypoint, records)).collect()
+}
+
+/// Removes the image, so that its disk is detached.
+fn forget(host: &Host<'_>) {
+    for name in host.containerd.ctr(&["images", "ls", "-q"]).lines() {
+        host.containerd.ctr(&["images", "rm", "--sync", name]);
+    }
+    wait_until("the image's disk is gone", TIMEOUT, || host.agent.disks().is_empty());
+}
+
+/// The log of the disk's process.
+fn log(host: &Host<'_>, scene: &Scene) -> String {
+    let name = host.agent.disks()[0]["name"].as_str().unwrap().to_owned();
+    fs::read_to_string(scene.path(&format!("a/disks/{name}.log"))).unwrap()
+}
+
+#[test]
+fn starts_are_learned_from_by_program_and_followed_by_plan() {
+    let scene = Scene::new();
+    let Some(mut host) = Host::start(&scene) else { return };
+    host.convert("--referrer");
+    host.agent.kill();
+    host.agent.again_with_log("info");
+    let socket = host.containerd.socket();
+    host.restart_with(&format!("--containerd {}", socket.display()));
+    let image = host.image.clone();
+
+    // A program that is started again, and then another one, whose start is not recorded.
+    host.pull(&image);
+    host.containerd.run(&image, "first", "cat /etc/greeting");
+    host.containerd.run(&image, "again", "cat /etc/greeting");
+    wait_until("the process knows", TIMEOUT, || log(&host, &scene).matches("a container starts").count() > 1);
+    host.containerd.start_container(&image, "other");
+    wait_until("the process knows", TIMEOUT, || log(&host, &scene).contains("entrypoint /bin/sleep 1000"));
+    host.containerd.end_container("other");
+    host.containerd.remove_container("other");
+    forget(&host);
+    let starts = recorded(&scene);
+    assert_eq!(starts.len(), 1, "{starts:?}");
+    assert!(starts[0].0.starts_with("/bin/sh -c #") && starts[0].1 > 10, "{starts:?}");
+
+    // The first container of another attach is the other program.
+    host.pull(&image);
+    host.containerd.start_container(&image, "sleeper");
+    wait_until("the process knows", TIMEOUT, || log(&host, &scene).contains("a container starts"));
+    host.containerd.end_container("sleeper");
+    host.containerd.remove_container("sleeper");
+    forget(&host);
+    let starts = recorded(&scene);
+    assert_eq!(starts.len(), 2, "{starts:?}");
+    assert_eq!(starts[1].0, "/bin/sleep 1000");
+
+    let registry = image.split('/').next().unwrap();
+    let report = scene.json(&format!(
+        "train --traces ~/a-cache/traces --publish oci://{image} --plain-http {registry} -o ~/plans"
+    ));
+    assert_eq!(report["read"], 2, "{report}");
+    fs::remove_dir_all(scene.path("a-cache/traces")).unwrap();
+
+    // The next start of either program is by the plan of its own.
+    let mut switched = 0;
+    for (container, is_shell) in [("shell", true), ("sleep", false)] {
+        // An image that is whole in the cache needs no plan.
+        scene.ok("cache prune --dir ~/a-cache");
+        host.pull(&image);
+        wait_until("the plan is found", TIMEOUT, || log(&host, &scene).contains("preloading as planned"));
+        if is_shell {
+            host.containerd.run(&image, container, "cat /etc/greeting");
+        } else {
+            host.containerd.start_container(&image, container);
+        }
+        wait_until("the process knows", TIMEOUT, || log(&host, &scene).contains("a container starts"));
+        switched += log(&host, &scene).matches("the plan of its entrypoint is followed").count();
+        if !is_shell {
+            host.containerd.end_container(container);
+            host.containerd.remove_container(container);
+        }
+        forget(&host);
+    }
+    // One of the two programs had the plan to begin with.
+    assert_eq!(switched, 1);
+}
