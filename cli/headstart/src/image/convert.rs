@@ -1,6 +1,7 @@
 //! `headstart image convert`: an image of a disk is made of a container's image.
 
 use super::parse_new_image_anywhere;
+use crate::swarm::{AfterPush, PushWarming};
 use crate::zfile::LayerPacking;
 use clap::Args;
 use headstart_block::words::count;
@@ -23,6 +24,7 @@ Examples:
   headstart image convert oci://registry.lan/app:1 oci://registry.lan/app:1-disk
   headstart image convert oci://registry.lan/app:1 --referrer
   headstart image convert oci://registry.lan/app:1 --index
+  headstart image convert oci://registry.lan/app:1 --referrer --warm
   headstart image convert oci://registry.lan/app:1 oci://registry.lan/app:1-turbo --mode turbo
   headstart image convert oci://registry.lan/app:1 oci://registry.lan/app:1-erofs --fs erofs
   docker save app:1 -o app.tar && headstart image convert docker-archive:app.tar file:///srv/images:app
@@ -75,6 +77,8 @@ pub(crate) struct Convert {
     #[command(flatten)]
     packing: LayerPacking,
     #[command(flatten)]
+    warming: PushWarming,
+    #[command(flatten)]
     stores: StoreArgs,
 }
 
@@ -120,6 +124,7 @@ impl Convert {
             ConvertedForm::Image(target) => &target.location,
             ConvertedForm::Referrer | ConvertedForm::Index(_) => return Ok(()),
         };
+        self.warming.check(target)?;
         match &self.layer_store {
             Some(other) if !target.is_remote() => {
                 Err(Error::invalid("keeps no layers for an image in a directory").about(other).remedy(
@@ -177,8 +182,16 @@ impl Convert {
             layer_store: self.layer_store.as_ref(),
             options: &options,
         };
+        let warming = self.warming.of_push()?;
         let done = self.stores.with_stores(|stores| request.make(stores, progress))?;
-        Ok(Box::new(Converted::new(&self.source, &form, &done)))
+        let warmed = warming.filter(|_| done.location.is_remote()).map(|warming| {
+            // By its digest: the tag of a sibling is that of the original.
+            let selector = Selector::Digest(done.digest);
+            let image = Reference { location: done.location.clone(), selector };
+            let after = warming.warm(&image, &self.stores);
+            Warmed { is_right: warming.is_right(&after), after }
+        });
+        Ok(Box::new(Converted { warmed, ..Converted::new(&self.source, &form, &done) }))
     }
 }
 
@@ -207,6 +220,19 @@ struct Converted {
     /// The digest that the tag named before, if it was moved.
     #[serde(skip_serializing_if = "Option::is_none")]
     was: Option<String>,
+    /// The results on each root, if it was warmed there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    warmed: Option<Warmed>,
+}
+
+/// The warming of an image that was converted.
+#[derive(Serialize)]
+#[serde(transparent)]
+struct Warmed {
+    after: AfterPush,
+    /// `true` if it succeeded or was not requested this time.
+    #[serde(skip)]
+    is_right: bool,
 }
 
 /// A layer of an image that was converted.
@@ -290,6 +316,7 @@ impl Converted {
             added_bytes: new.map(|layer| layer.size).sum(),
             layers,
             was: done.was.map(|was| was.to_string()),
+            warmed: None,
         }
     }
 
@@ -299,7 +326,11 @@ impl Converted {
     }
 }
 
-impl Outcome for Converted {}
+impl Outcome for Converted {
+    fn is_right(&self) -> bool {
+        self.warmed.as_ref().is_none_or(|warmed| warmed.is_right)
+    }
+}
 
 impl fmt::Display for Converted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -335,6 +366,7 @@ impl fmt::Display for Converted {
             fields.push(("left out", format!("{ignored} ({what})")));
         }
         fields.extend(self.was.clone().map(|was| ("was", was)));
-        Fields(&fields).fmt(f)
+        Fields(&fields).fmt(f)?;
+        self.warmed.as_ref().map_or(Ok(()), |warmed| warmed.after.fmt(f))
     }
 }

@@ -87,13 +87,7 @@ impl Target {
 /// fetch an image from a directory.
 pub(super) fn check(source: &Reference, target: &Target, warming: Option<&PushWarming>) -> Result<()> {
     target.tag(source)?;
-    if warming.is_some_and(PushWarming::is_requested) && !target.location.is_remote() {
-        let cause = "other hosts cannot get an image out of a directory, so that --warm can bring it to none";
-        return Err(Error::invalid(cause)
-            .about(&target.location)
-            .remedy("push it to a registry or an object store, or leave out --warm"));
-    }
-    Ok(())
+    warming.map_or(Ok(()), |warming| warming.check(&target.location))
 }
 
 /// Copies an image, and has the swarm's roots fetch it if that is requested.

@@ -9,7 +9,7 @@ use headstart_block::{ByteSize, Error, ErrorKind, PlanItem, Result};
 use headstart_command_line::report::Outcome;
 use headstart_command_line::store_args::StoreArgs;
 use headstart_image::open_image::OpenImage;
-use headstart_image::reference::Reference;
+use headstart_image::reference::{Location, Reference};
 use headstart_image::store_access::StoreAccess;
 use headstart_train::plan_files::items_of_file;
 use headstart_train::published::known_items;
@@ -152,11 +152,11 @@ impl fmt::Display for HostReports {
     }
 }
 
-/// The option to warm a pushed image on the roots.
+/// The option to warm an image on the roots when it is pushed or converted.
 #[derive(Args)]
 pub(crate) struct PushWarming {
     /// Have this host's agent fetch it to the swarm's roots: the parts that boots read, if they are known, otherwise
-    /// all of it. With $HEADSTART_WARM_ON_PUSH set to 1, every push does that
+    /// all of it. With $HEADSTART_WARM_ON_PUSH set to 1, every push and every conversion does that
     #[arg(long)]
     warm: bool,
     #[command(flatten)]
@@ -187,9 +187,18 @@ pub(crate) enum AfterPush {
 }
 
 impl PushWarming {
-    /// `true` if the option is given, whatever the environment says.
-    pub(crate) fn is_requested(&self) -> bool {
-        self.warm
+    /// Checks that other hosts can fetch an image from this place, if the option is given.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] if they cannot.
+    pub(crate) fn check(&self, target: &Location) -> Result<()> {
+        if !self.warm || target.is_remote() {
+            return Ok(());
+        }
+        let cause = "other hosts cannot get an image out of a directory, so that --warm can bring it to none";
+        Err(Error::invalid(cause)
+            .about(target)
+            .remedy("name a registry or an object store, or leave out --warm"))
     }
 
     /// The warming after this push, if it is wanted and possible.

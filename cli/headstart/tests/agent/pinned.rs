@@ -1,12 +1,14 @@
-//! Images that hosts keep together, and images that are brought to the roots when they are pushed.
+//! Images that hosts keep together, and images that are brought to the roots when they are pushed or converted.
 
 use crate::agent::Agent;
-use crate::attached::TIMEOUT;
+use crate::attached::{Attached, Metrics, TIMEOUT};
 use crate::images::{Web, can_check_bytes, check_bytes, noisy};
-use crate::scene::{CommandRun, Scene};
+use crate::scene::{CommandRun, Scene, run_tool};
 use crate::swarm::hosts_with;
 use headstart_testkit::faults::Outage;
+use headstart_testkit::process::installed;
 use headstart_testkit::registry::{Registry, RegistryAccess};
+use headstart_testkit::shell_image;
 use headstart_testkit::wait::wait_until;
 use serde_json::Value;
 
@@ -109,6 +111,48 @@ fn pinned_images_need_no_store() {
     wait_until("known to who was away", TIMEOUT, || pin(&agents[2]).is_none());
     scene.ok("cache prune --dir ~/b-cache");
     scene.fails(&format!("attach vm={by_digest} --nbd unix:~/e.sock {}", agents[1].option()), &["refused"]);
+}
+
+/// A container's image that is converted is on the roots before any host pulls it: a disk of another host takes it from
+/// there.
+#[test]
+fn a_converted_image_is_warm_on_the_roots() {
+    let Some(registry) = Registry::start(RegistryAccess::Open).filter(|_| installed(&["skopeo"])) else {
+        return;
+    };
+    let (scene, host) = (Scene::new(), registry.host());
+    shell_image::write(&scene.path("image.tar"));
+    let copy = ["--insecure-policy", "copy", "--quiet", "--dest-tls-verify=false", "oci-archive:image.tar"];
+    run_tool("skopeo", &[&copy[..], &[&format!("docker://{host}/vm/shell:1")]].concat(), &scene.path("."));
+    let common = format!("--listen 127.0.0.1:0 --topology roots --plain-http {host}");
+    let root = Agent::start(&scene, "a", &format!("--plain a --root {common} --allow-store oci://{host}/vm"));
+    let join = root.ready["address"].as_str().unwrap().to_owned();
+    let agent = Agent::start(&scene, "b", &format!("--plain b {common} --join {join}"));
+    wait_until("connected", TIMEOUT, || part(&agent)["peers"].as_array().unwrap().len() == 1);
+    let convert = format!("image convert oci://{host}/vm/shell:1 --size 256M --plain-http {host} --warm");
+    scene.is_wrong(&format!("{convert} file://~/disks:shell {}", agent.option()), &["directory", "--warm"]);
+    scene.fails(&format!("{convert} --referrer --agent ~/x.sock"), &["no agent answers", "x.sock"]);
+    let done = scene.json(&format!("{convert} --referrer {}", agent.option()));
+    assert_eq!(done["warmed"][0]["host"], "a", "{done}");
+    assert_eq!(done["warmed"][0]["lacking_bytes"], 0, "{done}");
+    let blobs = part(&root);
+    let blobs = blobs["blobs"].as_array().unwrap();
+    assert!(!blobs.is_empty() && blobs.iter().all(|blob| blob["local_bytes"] == blob["len"]), "{blobs:?}");
+
+    // The next host reads all of it, and asks the registry for next to nothing.
+    let digest = done["digest"].as_str().unwrap();
+    let words = format!(
+        "oci://{host}/vm/shell@{digest} --cache ~/b-cache --swarm ~/b/swarm.sock --nbd unix:~/b.sock \
+         --metrics 127.0.0.1:0 --fill 1GB/s --plain-http {host}"
+    );
+    let disk = Attached::start(&scene, &words);
+    let is_whole =
+        |m: &Metrics| m.sum("headstart_image_local_bytes", &[]) >= m.sum("headstart_image_bytes", &[]);
+    let metrics = disk.wait_for("that the image is whole", is_whole);
+    let stored = metrics.sum("headstart_image_bytes", &[]);
+    let fetched = metrics.sum("headstart_store_bytes_total", &[]);
+    assert!(fetched < stored / 4.0, "{fetched} of {stored} came from the registry");
+    disk.detach();
 }
 
 /// An image that is pushed is on the roots before any disk boots it.
