@@ -3,11 +3,12 @@
 //! The disk is the one that `scripts/demo-disk` makes, and `scripts/boot-vm` boots it. If there is none, or no QEMU,
 //! the tests print that on standard error and pass. Every boot takes both cores of a small machine for minutes, so
 //! `make test` boots once, over NBD from a web server and an empty cache; `make test-platforms` boots over
-//! vhost-user-blk and from a FUSE file, too. The guests boot one after the other on one [`Host`], and the first one,
-//! over NBD, fills the cache for all others.
+//! vhost-user-blk and from a FUSE file, too. These guests boot one after the other on one [`Host`], and the first one,
+//! over NBD, fills the cache for all others. A guest of a container's image is in [`converted`].
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "tests")]
 
+mod converted;
 mod kernel_devices;
 #[path = "../e2e/tools.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
