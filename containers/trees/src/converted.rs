@@ -6,14 +6,16 @@
 use crate::container_starts::entrypoint_name;
 use crate::labels::WantedLayer;
 use crate::tree_name::TreeName;
+use futures::future::{OptionFuture, join, join_all};
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
 use headstart_container_source::open_in_store;
 use headstart_convert::chain_id;
 use headstart_image::disk_form::{FORMS, newest};
 use headstart_image::manifest::{BLOB_DIGEST, BlobRef, Config, ImageLayer, MAX_MANIFEST_SIZE, Manifest};
-use headstart_store::{Location, Reference, RetrySettings, Selector, Store, Urgency};
+use headstart_store::{Location, Reference, Referrer, RetrySettings, Selector, Store, Urgency};
 use serde_json::Value;
 use std::sync::Arc;
+use std::thread;
 use tokio::runtime::Handle;
 
 /// The trust in what the writers of a repository say of their images without a proof.
@@ -84,9 +86,23 @@ impl ConvertedImage {
         if trust == WriterTrust::None {
             return Ok(None);
         }
-        let original = open_in_store(Arc::clone(store), &own, None, retry, runtime)?;
+        let open = || open_in_store(Arc::clone(store), &own, None, retry, runtime);
+        // Round trips to a registry are most of the time that a pull takes.
+        let (original, answers) = match wanted.manifest {
+            Some(digest) => thread::scope(|scope| {
+                let asking = scope.spawn(|| search.ask_for_siblings(wanted, &digest));
+                let original = open()?;
+                let lost = |_| Error::new(ErrorKind::Unavailable, "the search for siblings broke off");
+                Ok::<_, Error>((original, asking.join().map_err(lost)?))
+            })?,
+            None => {
+                let original = open()?;
+                let answers = search.ask_for_siblings(wanted, &original.manifest_digest);
+                (original, answers)
+            }
+        };
         let chains = chains(original.layers.iter().map(|layer| &layer.diff_id));
-        let sibling = search.sibling(wanted, &original.manifest_digest, &chains)?;
+        let sibling = search.sibling(answers, &original.manifest_digest, &chains)?;
         Ok(sibling.map(|image| Self { entrypoint: program_in(&original.config), ..image }))
     }
 
@@ -164,6 +180,14 @@ fn lowest_of_disk(manifest: &Manifest, diff_ids: &[Digest]) -> Option<usize> {
     manifest.layers.iter().enumerate().position(|layer| !is_of_disk(layer))
 }
 
+/// Answers of a registry about the siblings of an image.
+struct SiblingAnswers {
+    /// The artifacts that belong to it, of each kind.
+    referrers: Vec<Result<Vec<Referrer>>>,
+    /// The image that the tag leads to, if there is one: its digest and its manifest.
+    tagged: Option<Result<(Digest, Vec<u8>)>>,
+}
+
 struct Search<'a> {
     store: &'a Arc<dyn Store>,
     location: &'a Location,
@@ -194,48 +218,54 @@ impl Search<'_> {
         Ok(bytes.into())
     }
 
+    /// Asks for all that may be siblings of an original, at once.
+    fn ask_for_siblings(&self, wanted: &WantedLayer, original: &Digest) -> SiblingAnswers {
+        let referrers = FORMS.map(|kind| self.store.referrers(original, kind));
+        // The tag may lead to an index that lists a converted image beside the original.
+        let tag = Some(&wanted.selector).filter(|selector| matches!(selector, Selector::Tag(_)));
+        let tagged = OptionFuture::from(tag.map(|tag| self.store.manifest(tag)));
+        let (referrers, tagged) = self.runtime.block_on(join(join_all(referrers), tagged));
+        let tagged = tagged.map(|found| found.map(|(digest, bytes)| (digest, bytes.into())));
+        SiblingAnswers { referrers, tagged }
+    }
+
     /// The first sibling of an original that fits. One that does not, such as a damaged one, hides no other.
     ///
     /// # Errors
     /// That of the first sibling, if there are some and none fits.
     fn sibling(
         &self,
-        wanted: &WantedLayer,
+        answers: SiblingAnswers,
         original: &Digest,
         chains: &[Digest],
     ) -> Result<Option<ConvertedImage>> {
         let mut first_error = None;
-        let mut sibling_at = |selector: &Selector| match self.sibling_at(selector, original, chains) {
-            Ok(found) => found,
-            Err(error) => {
+        let mut sibling = |found: Result<(Digest, Vec<u8>)>| {
+            let sibling = found.and_then(|found| self.sibling_of(found, original, chains));
+            sibling.unwrap_or_else(|error| {
                 first_error.get_or_insert(error);
                 None
-            }
+            })
         };
-        for kind in FORMS {
-            let referrers = self.runtime.block_on(self.store.referrers(original, kind))?;
-            let found = newest(&referrers).find_map(|form| sibling_at(&Selector::Digest(form)));
+        for referrers in answers.referrers {
+            let found = newest(&referrers?).find_map(|form| sibling(self.manifest(&Selector::Digest(form))));
             if found.is_some() {
                 return Ok(found);
             }
         }
-        // The tag may lead to an index that lists a converted image beside the original.
-        if matches!(wanted.selector, Selector::Tag(_))
-            && let Some(found) = sibling_at(&wanted.selector)
-        {
+        if let Some(found) = answers.tagged.and_then(sibling) {
             return Ok(Some(found));
         }
         first_error.map_or(Ok(None), Err)
     }
 
-    /// The image at a place, if it is a sibling of an original.
-    fn sibling_at(
+    /// The image with a digest and a manifest, if it is a sibling of an original.
+    fn sibling_of(
         &self,
-        selector: &Selector,
+        (digest, bytes): (Digest, Vec<u8>),
         original: &Digest,
         chains: &[Digest],
     ) -> Result<Option<ConvertedImage>> {
-        let (digest, bytes) = self.manifest(selector)?;
         match disk_manifest(&bytes) {
             Some(manifest) if is_of(&manifest, original) => {
                 self.image(digest, &manifest, chains.to_vec(), FoundAs::Sibling).map(Some)
