@@ -216,7 +216,7 @@ class HeadstartHost(Host):
         self.snapshots = run_dir / "snapshotter.sock"
         program = self.start("snapshotter.out", HEADSTART, "snapshotter", "--root", self.work / "snapshots", "--socket",
                              self.snapshots, "--agent", self.agent_socket, "--plain-http", self.link, "--trust",
-                             f"oci://{self.link}", *self.options)
+                             f"oci://{self.link}", "--containerd", self.socket, *self.options)
         program.wait_for(self.snapshots.exists)
 
     def forget(self):
@@ -231,6 +231,7 @@ class HeadstartHost(Host):
         """Ends the disks, whose recordings are whole then."""
         unmount(f"{self.work}/snapshots/trees/[^ ]*/fs")
         for disk in headstart("disk", "list", "--agent", self.agent_socket)["disks"]:
+            # The snapshotter has it for containers, of which none is left.
             run(HEADSTART, "disk", "detach", disk["name"], "--force", "--agent", self.agent_socket)
 
     def end(self):

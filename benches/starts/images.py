@@ -16,7 +16,7 @@ from layout import Layout, entry, gzipped, plain
 from rig import run
 
 # Goes up where other bytes are made of the same packages.
-VERSION = 2
+VERSION = 3
 SUITE = "bookworm"
 MIRROR = "http://deb.debian.org/debian"
 # The time of everything that is younger: of what the installation itself writes.
@@ -43,6 +43,33 @@ TABLE = pandas.DataFrame({{"squares": numpy.arange(1000) ** 2}})
 urlpatterns = [path("", lambda request: JsonResponse({{"mean": float(TABLE.squares.mean())}}))]
 make_server("127.0.0.1", {PORT}, get_wsgi_application()).serve_forever()
 """
+# WordPress before its installation: each page looks at the database, and leads to the form of the installation. The
+# database has no users to look at.
+WORDPRESS_START = """#!/bin/sh
+mkdir -p /run/mysqld /run/lock
+/usr/sbin/mariadbd --user=root --skip-networking --skip-grant-tables --socket=/run/mysqld/mysqld.sock &
+until [ -S /run/mysqld/mysqld.sock ]; do sleep 0.02; done
+APACHE_ULIMIT_MAX_FILES=true exec /usr/sbin/apache2ctl -D FOREGROUND
+"""
+WORDPRESS_SITE = f"""ServerName 127.0.0.1
+<VirtualHost 127.0.0.1:{PORT}>
+  DocumentRoot /usr/share/wordpress
+  <Directory /usr/share/wordpress>
+    DirectoryIndex index.php
+    Require all granted
+  </Directory>
+</VirtualHost>
+"""
+WORDPRESS_CONFIG = """<?php
+define('DB_NAME', 'wordpress');
+define('DB_USER', 'wordpress');
+define('DB_PASSWORD', '');
+define('DB_HOST', 'localhost:/run/mysqld/mysqld.sock');
+define('WP_CONTENT_DIR', '/var/lib/wordpress/wp-content');
+"""
+# A log of 96 MiB would be copied by the first write.
+SMALL_LOG = """mkdir -p "$1/etc/mysql/conf.d" && printf '[mysqld]\\ninnodb_log_file_size=4M\\n' >"$1/etc/mysql/conf.d/small.cnf"
+"""
 
 
 @dataclasses.dataclass
@@ -53,6 +80,8 @@ class App:
     packages: list
     command: list
     files: dict = dataclasses.field(default_factory=dict)
+    # What the shell does in the tree, `$1`, before the packages are installed.
+    before: str = ""
     # A line of its output; without one, an answer over HTTP.
     line: str = ""
 
@@ -65,7 +94,14 @@ APPS = [
         ["/usr/bin/setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups",
          "/usr/lib/postgresql/15/bin/postgres", "-D", "/var/lib/postgresql/15/main", "-c",
          "config_file=/etc/postgresql/15/main/postgresql.conf", "-c", "ssl=off", "-p", str(PORT), "-k", "/tmp"],
-        {"srv/README": "PostgreSQL, as its package has it\n"}, "ready to accept connections"),
+        {"srv/README": "PostgreSQL, as its package has it\n"}, line="ready to accept connections"),
+    App("wordpress", ["wordpress", "apache2", "libapache2-mod-php", "php-mysql", "mariadb-server"],
+        ["/bin/sh", "/srv/start.sh"],
+        {"srv/start.sh": WORDPRESS_START, "etc/apache2/ports.conf": f"Listen 127.0.0.1:{PORT}\n",
+         "etc/apache2/sites-enabled/000-default.conf": WORDPRESS_SITE,
+         "etc/wordpress/config-default.php": WORDPRESS_CONFIG,
+         "var/lib/mysql/wordpress/db.opt": "default-character-set=utf8mb4\n"},
+        before=SMALL_LOG),
 ]
 
 
@@ -83,7 +119,7 @@ def make(base):
     below, lowest = _known(debian), gzipped(plain(debian), 6)
     images = {}
     for app in APPS:
-        whole = _install(place / f"{app.name}.tar", app.packages)
+        whole = _install(place / f"{app.name}.tar", app.packages, app.before)
         packages = gzipped(plain(_added(whole, below, place / f"layers/{app.name}.tar")), 6)
         own = gzipped(plain(_own(app, place / f"layers/{app.name}-own.tar")), 6)
         whole.unlink()
@@ -95,10 +131,11 @@ def make(base):
     return place / "layout", images
 
 
-def _install(target, packages):
+def _install(target, packages, before=""):
     include = [f"--include={','.join(packages)}"] if packages else []
-    run("env", f"SOURCE_DATE_EPOCH={EPOCH}", "mmdebstrap", "--quiet", "--variant=minbase", *include, SUITE, target,
-        MIRROR)
+    hook = [f"--essential-hook={before}"] if before else []
+    run("env", f"SOURCE_DATE_EPOCH={EPOCH}", "mmdebstrap", "--quiet", "--variant=minbase", *hook, *include, SUITE,
+        target, MIRROR)
     return target
 
 
