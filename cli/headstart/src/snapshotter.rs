@@ -24,8 +24,8 @@ use headstart_image::progress::Progress;
 use headstart_image_trees::{BlankDisk, ImageTrees};
 use headstart_snapshotter::content_store::ContentStore;
 use headstart_snapshotter::diff_service::DiffService;
-use headstart_snapshotter::image_service::CONTAINERD_SOCKET;
 use headstart_snapshotter::image_proxy::ImageProxy;
+use headstart_snapshotter::image_service::CONTAINERD_SOCKET;
 use headstart_snapshotter::pull_secrets::PullSecrets;
 use headstart_snapshotter::remote::TREES_DIRECTORY;
 use headstart_snapshotter::server::{ServedInterfaces, serve};
@@ -156,12 +156,12 @@ pub(crate) struct SnapshotterArgs {
     #[arg(long, value_name = "SIZE")]
     empty_disk: Option<ByteSize>,
     /// The most space that a container's writes may take, unless its label containerd.io/snapshot/max-size says
-    /// otherwise in bytes. Disks hold it: dir says "no space left", dev gives I/O errors and takes 16M at least; on
-    /// overlayfs
-    /// it is not held, and the label containerd.io/snapshot/headstart.quota says so [default: no limit]
+    /// otherwise in bytes. Disks hold it: dir says "no space left", dev gives I/O errors and takes 16M at least. On
+    /// overlayfs it is not held, and the label containerd.io/snapshot/headstart.quota says so [default: no limit]
     #[arg(long, value_name = "SIZE")]
     container_quota: Option<ByteSize>,
-    /// containerd's socket, to which layers of disks go if containerd asks for the changes of a container
+    /// containerd's socket, at which it is asked for the programs of containers (starts of the same program of an image
+    /// are learned from together), and takes layers of blocks if it asks for the changes of a container
     #[arg(long, value_name = "SOCK", default_value = CONTAINERD_SOCKET)]
     containerd: PathBuf,
     /// An option for every mount of overlayfs, such as volatile (may be repeated)
@@ -170,11 +170,11 @@ pub(crate) struct SnapshotterArgs {
     /// Cached bytes that were decoded, in the kernel's page cache: see `headstart attach` [default: auto]
     #[arg(long, value_name = "WAY")]
     page_cache: Option<PageCache>,
-    /// Serve Kubernetes' interface for images on the same socket, too, passing all calls on to the containerd at this
-    /// socket, and keep the credentials of pulls for disks: the kubelet's --image-service-endpoint names the
-    /// snapshotter's socket then [default: credentials come from docker's configuration alone]
-    #[arg(long, value_name = "SOCK")]
-    image_service: Option<PathBuf>,
+    /// Serve Kubernetes' interface for images on the same socket, too, passing all calls on to containerd, and keep the
+    /// credentials of pulls for disks: the kubelet's --image-service-endpoint names the snapshotter's socket then
+    /// [default: credentials come from docker's configuration alone]
+    #[arg(long)]
+    image_service: bool,
     /// The way in which the disks of images become block devices: ublk, nbd or loop (a file of FUSE behind a loop
     /// device). auto takes a way in which containers go on when the process of their disk dies, as `headstart doctor`
     /// says. Disks of their own (--writable) are always behind a loop device
@@ -198,7 +198,7 @@ impl SnapshotterArgs {
         let root = self.root.clone().unwrap_or_else(|| state_dir().join("snapshotter"));
         let socket = self.socket.clone().unwrap_or_else(|| run_dir().join(SOCKET));
         let (mut words, mut stores) = (self.store.words(), self.store.settings_to_serve()?);
-        let secrets = self.image_service.as_ref().map(|_| {
+        let secrets = self.image_service.then(|| {
             let kept = || root.join(PULL_SECRETS);
             let path = stores.pull_credentials.get_or_insert_with(kept).clone();
             PullSecrets::new(path, self.offline_limit)
@@ -250,8 +250,7 @@ impl SnapshotterArgs {
         let snapshotter = Arc::new(snapshotter);
         let diff = DiffService::new(Arc::clone(&snapshotter), ContentStore::new(self.containerd.clone()));
         let _entered = runtime.enter();
-        let images = self.image_service.as_ref().zip(secrets);
-        let images = images.map(|(socket, secrets)| ImageProxy::new(socket, secrets)).transpose()?;
+        let images = secrets.map(|secrets| ImageProxy::new(&self.containerd, secrets)).transpose()?;
         let snapshots = SnapshotService::new(snapshotter);
         let interfaces = ServedInterfaces { snapshots, diff: Some(diff), images };
         runtime.block_on(serve(listener, interfaces, end))

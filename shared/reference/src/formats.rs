@@ -13,7 +13,7 @@ use syn::{Expr, Fields, Item, ItemEnum, Lit, Type};
 type Format = (&'static str, &'static str, &'static [&'static str]);
 
 /// The formats, in the order of the reference.
-const FORMATS: [Format; 11] = [
+const FORMATS: [Format; 12] = [
     (
         "image",
         "Images: manifests, hash trees, tar wrappers",

@@ -70,7 +70,8 @@ impl<'s> Host<'s> {
         let layers = shell_image::write(&scene.path("image.tar"));
         let image = format!("{}/shell:1", registry.host());
         let user = format!("{USER}:{PASSWORD}");
-        let words = ["--insecure-policy", "copy", "--quiet", "--dest-tls-verify=false", "--dest-creds", &user];
+        let words =
+            ["--insecure-policy", "copy", "--quiet", "--dest-tls-verify=false", "--dest-creds", &user];
         let places = ["oci-archive:image.tar", &format!("docker://{image}")];
         run_tool("skopeo", &[&words[..], &places].concat(), &scene.path("."));
         Some(Self::on(scene, settings, Arc::new(registry), image, layers))
