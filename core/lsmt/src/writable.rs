@@ -494,7 +494,7 @@ impl WritableDisk {
             records.extend(&pair.log().unwritten);
         }
         // A pair that was frozen while its flush failed goes first: its writes are the older ones.
-        let flushed = generation.pairs().try_for_each(|pair| self.flush_pair(pair));
+        let flushed = generation.pairs().try_for_each(|pair| self.flush_pair(pair, reached));
         // The entries go first: what they name must stay as long as they count.
         let forgotten = flushed.and_then(|()| self.pending.forget(reached, generation.log_ends()));
         if let Err(error) = forgotten {
@@ -508,15 +508,16 @@ impl WritableDisk {
         Ok(())
     }
 
-    /// Brings the unwritten records of a pair into its log.
-    fn flush_pair(&self, pair: &Pair) -> Result<()> {
+    /// Brings the unwritten records of a pair into its log: those of all entries before `reached`.
+    fn flush_pair(&self, pair: &Pair, reached: u64) -> Result<()> {
         let mut log = pair.log();
         if !log.unwritten.iter().all(|record| record.is_zeroed()) {
             pair.write_kept()?;
             self.synced(pair.sync_data())?;
         }
         while !log.unwritten.is_empty() {
-            let expect = |now, next| self.pending.expect_end(pair.number, now, next);
+            let reached = (log.unwritten.len() <= log::GROUP_MAX).then_some(reached);
+            let expect = |now, next| self.pending.expect_end(pair.number, now, next, reached);
             let group = pair.write_group(&log, expect)?;
             self.synced(log.file.sync())?;
             pair.accept(&mut log, &group);

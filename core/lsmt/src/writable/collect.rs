@@ -194,7 +194,8 @@ impl WritableDisk {
         let mut flusher = self.flusher.lock();
         // Before a write goes to the new pair, and so that no flush forgets it again.
         let end = pair.log().log.end();
-        let named = self.pending.expect_end(number, end, end).and_then(|()| self.store(&mut state, stacked));
+        let named =
+            self.pending.expect_end(number, end, end, None).and_then(|()| self.store(&mut state, stacked));
         named.inspect_err(|_| {
             if self.check_usable().is_ok() {
                 pair::remove_files(&*self.directory, number);

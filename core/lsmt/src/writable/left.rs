@@ -106,9 +106,11 @@ impl Left {
     /// # Errors
     /// Errors of the files.
     pub(super) fn records(&self, number: u64, data: &dyn LogFile, end: LogEnd) -> Result<Vec<Segment>> {
-        let entries: Vec<_> = self.entries.iter().filter(|entry| u64::from(entry.pair) == number).collect();
+        let mut entries: Vec<_> =
+            self.entries.iter().filter(|entry| u64::from(entry.pair) == number).collect();
         let pair = exact(number, "numbers of pairs have 32 bits");
-        if !entries.is_empty() && self.ends.as_ref().is_some_and(|ends| !ends.allows(pair, end)) {
+        let first = self.ends.as_ref().map_or(Some(0), |ends| ends.lacks_from(pair, end));
+        if first.is_none() && !entries.is_empty() {
             tracing::warn!(
                 pair = number,
                 writes = entries.len(),
@@ -118,6 +120,7 @@ impl Left {
             );
             return Ok(Vec::new());
         }
+        entries.retain(|entry| first.is_some_and(|first| entry.position >= first));
         for entry in &entries {
             if !self.is_there(entry, data)? {
                 tracing::warn!(

@@ -13,7 +13,8 @@
 //! 0     number of the note; the one with the higher number counts (8)
 //! 8     position of the first entry that counts (8)
 //! 16    number of ends (4)
-//! 20    ends: number of the pair (4), checksum of its last seal (4), bytes of the log (8)
+//! 20    ends: number of the pair (4), checksum of its last seal (4), bytes of the log (8), position of the first
+//!       entry that a log with this end may lack (8)
 //! ...   CRC-32C of all before (4)
 //! ```
 
@@ -28,7 +29,17 @@ const NOTE_MAX: usize = FIXED + ENDS_MAX * END_LEN + 4;
 const ENDS_MAX: usize = 2 * (PAIRS_MAX + 1);
 
 const FIXED: usize = 20;
-const END_LEN: usize = 16;
+const END_LEN: usize = 24;
+
+/// An end that the log of a pair may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct NotedEnd {
+    pair: u32,
+    end: LogEnd,
+    /// The position of the first entry that the log may lack. Storage may have lost some of those before, and without
+    /// them the others would bring old data back.
+    first: u64,
+}
 
 /// A note of the ends of logs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,39 +48,43 @@ pub(super) struct LogEnds {
     pub(super) number: u64,
     /// The position of the first entry that counts.
     pub(super) first: u64,
-    /// Numbers of pairs, and ends that their logs may have.
-    ends: Vec<(u32, LogEnd)>,
+    ends: Vec<NotedEnd>,
 }
 
 impl LogEnds {
     /// The first note: of logs that end at `ends`.
     pub(super) fn new(ends: Vec<(u32, LogEnd)>) -> Self {
-        Self { number: 0, first: 0, ends }
+        Self::default().settled(0, ends).numbered(0)
     }
 
-    /// The note that the log of a pair, which ends at `now`, may end at `next`, too.
-    pub(super) fn with(&self, pair: u32, now: LogEnd, next: LogEnd) -> Self {
-        let others = self.ends.iter().filter(|(number, _)| *number != pair).copied();
-        Self {
-            number: self.number + 1,
-            first: self.first,
-            ends: others.chain([(pair, now), (pair, next)]).collect(),
-        }
+    /// The note that the log of a pair, which ends at `now`, may end at `next`, too, and then has all entries before
+    /// `reached`; `None` if it may still lack some.
+    pub(super) fn with(&self, pair: u32, now: LogEnd, next: LogEnd, reached: Option<u64>) -> Self {
+        let others = self.ends.iter().filter(|noted| noted.pair != pair).copied();
+        let first = self.lacks_from(pair, now).unwrap_or(self.first);
+        let next = NotedEnd { pair, end: next, first: reached.unwrap_or(first) };
+        let now = NotedEnd { pair, end: now, first };
+        Self { number: self.number + 1, first: self.first, ends: others.chain([now, next]).collect() }
     }
 
     /// The note that entries before `first` count no more, and that logs end at `ends`.
     pub(super) fn settled(&self, first: u64, ends: Vec<(u32, LogEnd)>) -> Self {
+        let ends = ends.into_iter().map(|(pair, end)| NotedEnd { pair, end, first }).collect();
         Self { number: self.number + 1, first, ends }
     }
 
-    /// `true` if the log of a pair may end there.
-    pub(super) fn allows(&self, pair: u32, end: LogEnd) -> bool {
-        self.ends.contains(&(pair, end))
+    fn numbered(self, number: u64) -> Self {
+        Self { number, ..self }
+    }
+
+    /// The position of the first entry that the log of a pair may lack which ends there; `None` if it may not end there.
+    pub(super) fn lacks_from(&self, pair: u32, end: LogEnd) -> Option<u64> {
+        self.ends.iter().find(|noted| noted.pair == pair && noted.end == end).map(|noted| noted.first)
     }
 
     /// `true` if exactly these ends are noted.
     pub(super) fn are(&self, ends: &[(u32, LogEnd)]) -> bool {
-        self.ends == ends
+        self.ends.iter().map(|noted| (noted.pair, noted.end)).eq(ends.iter().copied())
     }
 
     pub(super) fn bytes(&self) -> Vec<u8> {
@@ -78,10 +93,11 @@ impl LogEnds {
         bytes.extend(self.first.to_le_bytes());
         let count: u32 = exact(self.ends.len(), "there are few");
         bytes.extend(count.to_le_bytes());
-        for (pair, LogEnd { bytes: len, checksum }) in &self.ends {
+        for NotedEnd { pair, end: LogEnd { bytes: len, checksum }, first } in &self.ends {
             bytes.extend(pair.to_le_bytes());
             bytes.extend(checksum.to_le_bytes());
             bytes.extend(len.to_le_bytes());
+            bytes.extend(first.to_le_bytes());
         }
         let sum = log::checksum(&[&bytes]);
         bytes.extend(sum.to_le_bytes());
@@ -99,7 +115,8 @@ impl LogEnds {
         }
         let end = |n: usize| {
             let at = FIXED + n * END_LEN;
-            Some((word(at)?, LogEnd { checksum: word(at + 4)?, bytes: long(at + 8)? }))
+            let end = LogEnd { checksum: word(at + 4)?, bytes: long(at + 8)? };
+            Some(NotedEnd { pair: word(at)?, end, first: long(at + 16)? })
         };
         Some(Self { number: long(0)?, first: long(8)?, ends: (0..count).map(end).collect::<Option<_>>()? })
     }
@@ -121,7 +138,8 @@ mod tests {
             number: u64, first: u64, ends in vec((any::<u32>(), any::<u64>(), any::<u32>()), 0..ENDS_MAX),
             cut in 1..NOTE_MAX,
         ) {
-            let ends = ends.into_iter().map(|(pair, bytes, checksum)| (pair, LogEnd { bytes, checksum }));
+            let end = |(pair, bytes, checksum)| NotedEnd { pair, end: LogEnd { bytes, checksum }, first };
+            let ends = ends.into_iter().map(end);
             let note = LogEnds { number, first, ends: ends.collect() };
             let bytes = note.bytes();
             prop_assert!(bytes.len() <= NOTE_MAX);
@@ -140,12 +158,13 @@ mod tests {
     fn a_note_does_not_grow_without_bound() {
         let mut note = LogEnds::new(vec![(1, end(4096)), (2, end(4096))]);
         for bytes in 1..1000 {
-            note = note.with(2, end(4096), end(bytes));
-            assert!(note.allows(1, end(4096)) && note.allows(2, end(4096)) && note.allows(2, end(bytes)));
-            assert!(!note.allows(1, end(bytes)) && !note.allows(2, end(bytes - 1)) && note.number == bytes);
+            note = note.with(2, end(4096), end(bytes), Some(bytes));
+            let lacks = |pair, at| note.lacks_from(pair, end(at));
+            assert_eq!((lacks(1, 4096), lacks(2, 4096), lacks(2, bytes)), (Some(0), Some(0), Some(bytes)));
+            assert_eq!((lacks(1, bytes), lacks(2, bytes - 1), note.number), (None, None, bytes));
         }
         let settled = note.settled(9, vec![(2, end(7))]);
         assert!(settled.are(&[(2, end(7))]) && settled.number == 1000 && settled.first == 9);
-        assert!(!settled.allows(1, end(4096)) && !settled.allows(2, end(4096)));
+        assert_eq!((settled.lacks_from(1, end(4096)), settled.lacks_from(2, end(7))), (None, Some(9)));
     }
 }

@@ -350,13 +350,20 @@ impl Pending {
         self.ring.lock().next
     }
 
-    /// Notes that the log of `pair`, which ends at `now`, may end at `next`, too. To be called before it does.
+    /// Notes that the log of `pair`, which ends at `now`, may end at `next`, too, and then has all entries before
+    /// `reached`; `None` if it may still lack some. To be called before it does.
     ///
     /// # Errors
     /// Errors of the file.
-    pub(super) fn expect_end(&self, pair: u64, now: LogEnd, next: LogEnd) -> Result<()> {
+    pub(super) fn expect_end(
+        &self,
+        pair: u64,
+        now: LogEnd,
+        next: LogEnd,
+        reached: Option<u64>,
+    ) -> Result<()> {
         let mut noted = self.noted.lock();
-        let new = noted.with(exact(pair, "numbers of pairs have 32 bits"), now, next);
+        let new = noted.with(exact(pair, "numbers of pairs have 32 bits"), now, next, reached);
         self.replace_note(&mut noted, new)
     }
 

@@ -83,7 +83,7 @@ impl WritableDisk {
             Ok(new)
         });
         let new = written.inspect_err(|_| _ = self.directory.remove(&name))?;
-        self.pending.expect_end(pair.number, pair.log().log.end(), new.log.end())?;
+        self.pending.expect_end(pair.number, pair.log().log.end(), new.log.end(), None)?;
         let index = PairFiles::of(pair.number).index;
         if let Err(error) = self.directory.rename(&name, &index) {
             // An error of another kind has changed nothing.

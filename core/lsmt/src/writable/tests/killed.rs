@@ -295,7 +295,7 @@ fn the_format_is_this_one() {
     drop(unflushed(&machine));
     let file = machine.contents(PENDING);
     assert_eq!(hex(&file[..128]), hex(&fixture(include_str!("pending-header-2.hex"))));
-    assert_eq!(hex(&file[4096..][..64]), hex(&fixture(include_str!("pending-note-2.hex"))));
+    assert_eq!(hex(&file[4096..][..96]), hex(&fixture(include_str!("pending-note-2.hex"))));
     assert_eq!(hex(&file[8192..][..144]), hex(&fixture(include_str!("pending-entries-2.hex"))));
     assert!(file[8192 + 144..].iter().all(|byte| *byte == 0));
 }
