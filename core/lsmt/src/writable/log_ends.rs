@@ -77,7 +77,8 @@ impl LogEnds {
         Self { number, ..self }
     }
 
-    /// The position of the first entry that the log of a pair may lack which ends there; `None` if it may not end there.
+    /// The position of the first entry that the log of a pair may lack which ends there; `None` if it may not end
+    /// there.
     pub(super) fn lacks_from(&self, pair: u32, end: LogEnd) -> Option<u64> {
         self.ends.iter().find(|noted| noted.pair == pair && noted.end == end).map(|noted| noted.first)
     }
