@@ -1,8 +1,8 @@
 //! The program `overlaybd-commit`, if this one is called by that name: `BuildKit` calls it for layers of blocks.
 //!
 //! `BuildKit` builds images whose layers are disks' with a snapshotter that it knows by the name `overlaybd`. The
-//! sealed layer that a build step has left becomes a blob by `/opt/overlaybd/bin/overlaybd-commit`, which is OverlayBD's
-//! or a link to this program. The options are those of OverlayBD's that `BuildKit` gives, and no others.
+//! sealed layer that a build step has left becomes a blob by `/opt/overlaybd/bin/overlaybd-commit`: OverlayBD's
+//! program, or a link to this one. The options are those that `BuildKit` gives, and no others.
 
 use clap::Parser;
 use headstart_block::{Error, ErrorKind, Result};
@@ -14,15 +14,18 @@ use headstart_zfile::{Codec, ZFileOptions, ZFileWriter};
 use std::env;
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// The name by which this program is that one.
 const NAME: &str = "overlaybd-commit";
 
+const EXAMPLE: &str = "Example:\n  overlaybd-commit --commit_sealed overlaybd.sealed out -z -t -f";
+
 /// Make a blob for images of a sealed layer of blocks, with OverlayBD's options, as BuildKit calls it
 #[derive(Parser)]
-#[command(name = NAME, version, after_help = "Example:\n  overlaybd-commit --commit_sealed overlaybd.sealed out -z -t -f")]
+#[command(name = NAME, version, after_help = EXAMPLE)]
 pub(crate) struct OverlaybdCommit {
     /// The layer is sealed: one file
     #[arg(long = "commit_sealed", required = true)]
@@ -58,6 +61,12 @@ impl OverlaybdCommit {
         }
     }
 
+    /// `true` if the blob would be written over the layer.
+    fn is_same_file(&self) -> bool {
+        let [layer, blob] = [&self.layer, &self.blob].map(fs::metadata);
+        layer.is_ok_and(|layer| blob.is_ok_and(|blob| (layer.dev(), layer.ino()) == (blob.dev(), blob.ino())))
+    }
+
     /// Writes the blob. What is there if that fails is removed.
     ///
     /// # Errors
@@ -65,6 +74,11 @@ impl OverlaybdCommit {
     fn run(&self) -> Result<()> {
         // Also checks that it is one.
         LayerFile::open(&self.layer)?;
+        if self.is_same_file() {
+            return Err(Error::invalid("is the layer itself")
+                .about(self.blob.display())
+                .remedy("name another file"));
+        }
         let failed = |error: io::Error| Error::from(error).about(self.blob.display());
         let mut options = OpenOptions::new();
         options.write(true).create(true).create_new(!self.is_forced).truncate(self.is_forced);

@@ -47,7 +47,7 @@ pub(crate) const EXAMPLES: &str = "Examples:\n  \
     headstart snapshotter --writable dir --empty-disk 64G\n  \
     headstart snapshotter --root /srv/snapshots --socket /run/headstart/snap.sock \\\n      \
     --agent /run/headstart/agent.sock --plain-http registry.lan:5000\n\n\
-    containerd finds it by its configuration (/etc/containerd/config.toml; docs/how-to/containers.md has the same for \
+    containerd finds it by its configuration (/etc/containerd/config.toml; docs/how-to/containerd.md has the same for \
     containerd 2):\n\n  \
     [proxy_plugins.headstart]\n    \
     type = \"snapshot\"\n    \

@@ -15,6 +15,7 @@ use headstart_block::Result;
 use headstart_daemon::file::{Readers, replace};
 use headstart_store::{PULL_CREDENTIALS_MOST, PullCredential, PullCredentials};
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -61,14 +62,22 @@ impl OfferedSecret {
 pub struct PullSecrets {
     path: PathBuf,
     kept_for: Duration,
-    /// Locked while the file is changed.
-    changes: Mutex<()>,
+    /// Locked while the file is changed: the pulls that go on, by repository.
+    pulls: Mutex<BTreeMap<String, RunningPulls>>,
+}
+
+/// The pulls from a repository that go on.
+#[derive(Debug)]
+struct RunningPulls {
+    count: usize,
+    /// The credentials that were accepted last, which a pull that fails brings back.
+    accepted: Option<PullCredential>,
 }
 
 impl PullSecrets {
     /// Keeps credentials in the file at `path`, each for `kept_for` after the last pull with it.
     pub fn new(path: impl Into<PathBuf>, kept_for: Duration) -> Self {
-        Self { path: path.into(), kept_for, changes: Mutex::new(()) }
+        Self { path: path.into(), kept_for, pulls: Mutex::default() }
     }
 
     /// The file of credentials.
@@ -84,17 +93,24 @@ impl PullSecrets {
             tracing::warn!(%repository, "credentials of an unusual size are not used for disks");
             return None;
         }
-        let mut before = None;
         let during = offered.until(now().saturating_add(PULL_TIME.as_secs()));
-        self.change(|kept| before = kept.repositories.insert(offered.repository.clone(), during.clone()))?;
-        Some(PullWith { secrets: Arc::clone(self), offered, during, before, is_accepted: false })
+        self.change(|kept, pulls| {
+            let repository = offered.repository.clone();
+            let before = kept.repositories.insert(repository.clone(), during.clone());
+            // While others go on, what is there is theirs.
+            pulls.entry(repository).or_insert(RunningPulls { count: 0, accepted: before }).count += 1;
+        })?;
+        Some(PullWith { secrets: Arc::clone(self), offered, during, is_accepted: false })
     }
 
     /// Changes the file. `None` if that fails, which is logged.
-    fn change(&self, change: impl FnOnce(&mut PullCredentials)) -> Option<()> {
-        let _locked = self.changes.lock();
+    fn change(
+        &self,
+        change: impl FnOnce(&mut PullCredentials, &mut BTreeMap<String, RunningPulls>),
+    ) -> Option<()> {
+        let mut pulls = self.pulls.lock();
         let changed = PullCredentials::read(&self.path).and_then(|mut kept| {
-            change(&mut kept);
+            change(&mut kept, &mut pulls);
             drop_old(&mut kept, now());
             self.write(&kept)
         });
@@ -132,7 +148,6 @@ pub(crate) struct PullWith {
     secrets: Arc<PullSecrets>,
     offered: OfferedSecret,
     during: PullCredential,
-    before: Option<PullCredential>,
     is_accepted: bool,
 }
 
@@ -142,21 +157,39 @@ impl PullWith {
         let accepted = self.offered.until(now().saturating_add(self.secrets.kept_for.as_secs()));
         let repository = self.offered.repository.clone();
         self.is_accepted = true;
-        self.secrets.change(|kept| _ = kept.repositories.insert(repository, accepted));
+        self.secrets.change(|kept, pulls| {
+            if let Some(running) = pulls.get_mut(&repository) {
+                running.accepted = Some(accepted.clone());
+            }
+            kept.repositories.insert(repository, accepted);
+        });
     }
+}
+
+/// One of the pulls from a repository is over; returns the credentials that were accepted last.
+fn end_pull(pulls: &mut BTreeMap<String, RunningPulls>, repository: &str) -> Option<PullCredential> {
+    let running = pulls.get_mut(repository)?;
+    running.count = running.count.saturating_sub(1);
+    let accepted = running.accepted.clone();
+    if running.count == 0 {
+        pulls.remove(repository);
+    }
+    accepted
 }
 
 impl Drop for PullWith {
     fn drop(&mut self) {
+        let repository = self.offered.repository.clone();
         if self.is_accepted {
+            end_pull(&mut self.secrets.pulls.lock(), &repository);
             return;
         }
-        let (repository, before) = (self.offered.repository.clone(), self.before.take());
-        self.secrets.change(|kept| {
+        self.secrets.change(|kept, pulls| {
+            let accepted = end_pull(pulls, &repository);
             // Another pull may have put its own there.
             if kept.repositories.get(&repository) == Some(&self.during) {
-                match before {
-                    Some(before) => _ = kept.repositories.insert(repository, before),
+                match accepted {
+                    Some(accepted) => _ = kept.repositories.insert(repository, accepted),
                     None => _ = kept.repositories.remove(&repository),
                 }
             }
@@ -214,6 +247,21 @@ mod tests {
         good.accept();
         drop(bad);
         assert_eq!(after(&secrets, 23), Some("good".to_owned()));
+    }
+
+    #[test]
+    fn pulls_that_fail_at_once_bring_the_accepted_credentials_back() {
+        for first_ends_first in [true, false] {
+            let dir = tempfile::tempdir().unwrap();
+            let secrets = secrets(&dir);
+            secrets.offer(offered("good")).unwrap().accept();
+            let mut pulls = ["one", "two"].map(|wrong| secrets.offer(offered(wrong)).unwrap()).into_iter();
+            let (one, two) = (pulls.next(), pulls.next());
+            let (first, second) = if first_ends_first { (one, two) } else { (two, one) };
+            drop(first);
+            drop(second);
+            assert_eq!(after(&secrets, 23), Some("good".to_owned()), "{first_ends_first}");
+        }
     }
 
     #[test]

@@ -101,8 +101,8 @@ pub enum RemoteAnswer {
     Present {
         /// Its description.
         layer: RemoteLayer,
-        /// The blob of its blocks, if the manifest that containerd has lists that blob. `None` for a form of an original
-        /// whose layers containerd knows.
+        /// The blob of its blocks, if the manifest that containerd has lists that blob. `None` for a form of an
+        /// original whose layers containerd knows.
         blob: Option<Digest>,
         /// The space that it takes on this host now.
         usage: SnapshotUsage,

@@ -8,8 +8,9 @@
 //! # Names
 //!
 //! Plans are published with these names, and are of use if many starts have the same one. So a name is the program with
-//! at most two words after it, up to the first option: `nginx`, `python3 /srv/manage.py runserver`. The module that
-//! `-m` names is part of it. The script after `-c`, which may have passwords in it, is given by a digest.
+//! at most two words after it, up to the first option: `nginx`, `python3 /srv/manage.py #7cbf2a1e`. The module
+//! that `-m` names is part of it. The script after `-c` and words that are no paths may have passwords in them, and are
+//! given by a digest.
 
 use crate::tree_disks::TreeDisks;
 use headstart_block::{Digest, Error, Result};
@@ -38,10 +39,11 @@ pub trait ContainerPrograms: Send + Sync {
 #[must_use]
 pub fn entrypoint_name(arguments: &[String]) -> String {
     let option = arguments.iter().position(|word| word.starts_with('-')).unwrap_or(arguments.len());
-    let mut words: Vec<String> = arguments[..option].iter().take(WORDS).map(|word| shown(word)).collect();
-    if words.is_empty() {
-        return String::new();
-    }
+    let Some((program, others)) = arguments[..option].split_first() else { return String::new() };
+    let mut words = vec![shown(program)];
+    // Only paths are names for sure: passwords are in other words, such as NAME=VALUE and URLs.
+    let word_of = |word: &String| if word.starts_with('/') { shown(word) } else { digest_of(word) };
+    words.extend(others.iter().take(WORDS - 1).map(word_of));
     match (arguments.get(option).map(String::as_str), arguments.get(option + 1)) {
         (Some("-m"), Some(module)) => words.extend(["-m".to_owned(), shown(module)]),
         (Some("-c"), Some(script)) => words.extend(["-c".to_owned(), digest_of(script)]),
@@ -113,8 +115,11 @@ mod tests {
         assert_eq!(name(&["nginx", "-g", "daemon off;"]), "nginx");
         assert_eq!(
             name(&["python3", "/srv/manage.py", "runserver", "0:80"]),
-            "python3 /srv/manage.py runserver"
+            format!("python3 /srv/manage.py {}", digest_of("runserver"))
         );
+        for words in [["env", "PASSWORD=secret"], ["migrate", "db://u:secret@h/x"], ["cli", "secret"]] {
+            assert!(!name(&words).contains("secret"), "{words:?}");
+        }
         assert_eq!(name(&["python3", "-m", "gunicorn", "app"]), "python3 -m gunicorn");
         assert_eq!(name(&["python3", "-m"]), "python3");
         let script = name(&["/bin/sh", "-c", "PASSWORD=secret run"]);

@@ -72,7 +72,7 @@ impl ConvertedImage {
         if let Some(manifest) = manifest_on_disk(&bytes) {
             let config = search.config(&manifest.config)?;
             let diff_ids = Config::parse(&config)?.diff_ids();
-            let lowest = lowest_of_disk(&manifest, &diff_ids);
+            let lowest = lowest_of_disk(&manifest, &diff_ids).or_else(|| search.known(&manifest, &diff_ids));
             let manifest = manifest.lowest(lowest)?;
             let chains = chains(diff_ids.iter().take(lowest.unwrap_or(usize::MAX)));
             // The name leads to an index, and the store prefers disks: containerd does not.
@@ -272,6 +272,13 @@ impl Search<'_> {
             }
             _ => Ok(None),
         }
+    }
+
+    /// The number of layers that containerd knows, if the disk has more and their writers are not trusted: what is above
+    /// would be in the files of every image that has the same layers below.
+    fn known(&self, manifest: &Manifest, diff_ids: &[Digest]) -> Option<usize> {
+        let has_more = manifest.disk_layers().count() > diff_ids.len();
+        (self.trust == WriterTrust::None && has_more).then_some(diff_ids.len())
     }
 
     /// Checks that the layers of a disk have the digests by which containerd knows them: it shares layers between all

@@ -360,21 +360,27 @@ impl ImageTrees {
         let hold = self.hold(whole.id());
         let name = Reference { location: wanted.location.clone(), selector: wanted.selector.clone() };
         match self.mounted(&whole, Some((&name.to_string(), &image.entrypoint))) {
-            Ok(_) => Ok(Found::Layer { tree, blob: image.listed_blob(&wanted.chain), hold }),
+            Ok(_) => {
+                let blob = image.listed_blob(&wanted.chain);
+                Ok(Found::Layer(Box::new(FoundLayer { tree, blob, hold })))
+            }
             Err(error) if image.is_wanted_itself() => Ok(Found::OnlyHere(error)),
             Err(error) => Err(error),
         }
     }
 }
 
+/// A layer of an image that is mounted.
+struct FoundLayer {
+    tree: TreeName,
+    /// The layer's blob, if containerd knows the layer by it.
+    blob: Option<Digest>,
+    hold: LayerHold,
+}
+
 /// The outcome of a search.
 enum Found {
-    Layer {
-        tree: TreeName,
-        /// The layer's blob, if containerd knows the layer by it.
-        blob: Option<Digest>,
-        hold: LayerHold,
-    },
+    Layer(Box<FoundLayer>),
     /// The image is a disk itself, and cannot be attached now.
     OnlyHere(Error),
     Nothing,
@@ -388,7 +394,8 @@ impl RemoteLayerSource for ImageTrees {
         };
         match self.look_for(&wanted) {
             // The layers share the image's cache, so one more takes no space.
-            Ok(Found::Layer { tree, blob, hold }) => {
+            Ok(Found::Layer(found)) => {
+                let FoundLayer { tree, blob, hold } = *found;
                 Ok(RemoteAnswer::Present { layer: tree.layer(), blob, usage: SnapshotUsage::default(), hold })
             }
             Ok(Found::OnlyHere(error)) => Ok(RemoteAnswer::Unavailable(error)),

@@ -18,7 +18,7 @@
 //! The crate `tar` is less strict: it also accepts headers of GNU's and of the oldest form, so it could find another
 //! blob than OverlayBD does. It also reads from a stream, while a wrapper here is a range of a source.
 
-use headstart_block::{ByteRange, Error, ReadAt, Result};
+use headstart_block::{ByteRange, Error, ReadAt, Result, to_usize};
 use std::io::{IoSliceMut, Seek, SeekFrom, Write};
 
 /// The number of bytes of a tar block: a header, and the unit that members are padded to.
@@ -150,8 +150,8 @@ pub fn locate(source: &(impl ReadAt + ?Sized)) -> Result<Option<ByteRange>> {
     }
 }
 
-/// Writes a blob in a wrapper of the first form, which has room for blobs of any size. `write` writes the blob. `output`
-/// begins empty, and is written from its beginning.
+/// Writes a blob in a wrapper of the first form, which has room for blobs of any size. `write` writes the blob. Nothing
+/// may be in `output` before.
 ///
 /// # Errors
 /// Those of `write` and of `output`.
@@ -162,7 +162,7 @@ pub fn wrap<W: Write + Seek>(output: &mut W, write: impl FnOnce(&mut W) -> Resul
     let size =
         end.checked_sub(WRITTEN_BLOB).ok_or_else(|| Error::invalid("a blob that ends before its start"))?;
     // Padding, and two blocks that end an archive.
-    let zeros = usize::try_from(end.next_multiple_of(BLOCK) - end).unwrap_or(0) + 2 * HEADER;
+    let zeros = to_usize(end.next_multiple_of(BLOCK) - end) + 2 * HEADER;
     output.write_all(&[0; 3 * HEADER][..zeros])?;
     let record = size_record(size);
     output.seek(SeekFrom::Start(0))?;

@@ -298,7 +298,7 @@ impl WritableDisk {
     /// that cannot be removed stay, without an error.
     pub fn remove_new(path: &Path) {
         let pair = state::PairFiles::of(0);
-        for file in [state::STATE, &pair.index, &pair.data, files::LOCK] {
+        for file in [state::STATE, &pair.index, &pair.data, pending::PENDING, files::LOCK] {
             let _ = std::fs::remove_file(path.join(file));
         }
     }

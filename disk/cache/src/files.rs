@@ -47,10 +47,10 @@ const DIRECTORIES: [&str; 3] = ["traces", "plans", "lost+found"];
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
 /// The directories in a cache that disks and agents read and trust.
-const BELIEVED: [&str; 5] = ["images", "links", "pinned", "traces", "plans"];
+const BELIEVED: [&str; 6] = ["grants", "images", "links", "pinned", "traces", "plans"];
 
 /// The directories among these whose files are named by digests.
-const BY_DIGEST: [&str; 3] = ["images", "links", "pinned"];
+const BY_DIGEST: [&str; 4] = ["grants", "images", "links", "pinned"];
 
 /// The number of hexadecimal digits of a digest.
 const DIGEST_DIGITS: usize = 64;

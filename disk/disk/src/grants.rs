@@ -15,7 +15,7 @@
 
 use crate::known_files::KnownFiles;
 use bytes::Bytes;
-use headstart_block::{Digest, ErrorKind, Result};
+use headstart_block::{Digest, Error, ErrorKind, Result};
 use headstart_image::disk_form::{disk_manifest, disk_manifest_again};
 use headstart_store::{Selector, Store, warn_if_silent};
 use std::path::Path;
@@ -48,7 +48,7 @@ const RENEWED: Duration = Duration::from_secs(600);
 pub(crate) enum Grant {
     /// The store gave out the manifest, so long ago.
     Given(Duration),
-    /// The store refused it when it was asked last.
+    /// The store refused it when it was asked last, or what was kept is damaged.
     Refused,
     /// Nothing is known: the image is new, or an earlier version has attached it.
     Unknown,
@@ -93,7 +93,7 @@ fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// The grant in a file. One that was given in the future, by a clock that was wrong, is none.
+/// The grant in a file. One that was given in the future, by a clock that was wrong, counts as refused.
 fn parse(bytes: &[u8], digest: &Digest, now: u64) -> Grant {
     let found = || {
         let line = std::str::from_utf8(bytes).ok()?.strip_prefix(MAGIC)?.strip_suffix('\n')?;
@@ -105,7 +105,8 @@ fn parse(bytes: &[u8], digest: &Digest, now: u64) -> Grant {
         let age = now.checked_sub(word.parse().ok()?)?;
         Some(Grant::Given(Duration::from_secs(age)))
     };
-    found().unwrap_or(Grant::Unknown)
+    // A damaged file, and one from the future, may have been a refusal.
+    found().unwrap_or(Grant::Refused)
 }
 
 /// The answer to the question whether a name still stands for an image: another one, if it does not.
@@ -126,12 +127,19 @@ impl Question {
         digest: Digest,
         (grants, name): (Grants, String),
     ) -> Self {
+        let began = Instant::now();
         let asked = async move {
             let answer = disk_manifest_again(&*store, &selector, &digest).await;
             keep(&answer, &grants, &name, &digest);
+            if let Err(error) = answer.as_ref()
+                && is_refusal(error)
+                && began.elapsed() > PATIENCE
+            {
+                tracing::warn!(%error, name, "a store refuses an image that was attached from the cache");
+            }
             answer
         };
-        Self { answer: runtime.spawn(asked), asked: Instant::now() }
+        Self { answer: runtime.spawn(asked), asked: began }
     }
 
     /// The answer, if it comes soon after the question.
@@ -145,12 +153,14 @@ pub(crate) fn keep(answer: &Answer, grants: &Grants, name: &str, digest: &Digest
     match answer {
         Ok(None) => grants.renew(name, digest),
         Ok(Some((other, _))) => grants.renew(name, other),
-        Err(error) if [ErrorKind::Denied, ErrorKind::NotFound].contains(&error.kind()) => {
-            tracing::warn!(%error, name, "a store refuses an image that is in the cache");
-            grants.withdraw(name, digest);
-        }
+        Err(error) if is_refusal(error) => grants.withdraw(name, digest),
         Err(_) => {}
     }
+}
+
+/// `true` if a store says that this host has no right to an image, or hides the image from it.
+fn is_refusal(error: &Error) -> bool {
+    [ErrorKind::Denied, ErrorKind::NotFound].contains(&error.kind())
 }
 
 /// Requests a manifest with all the time that a slow store needs. A store that cannot be reached, a mistyped host for
@@ -189,7 +199,7 @@ mod tests {
         assert_eq!(grants.get("oci://host/a", &digest), Grant::Unknown);
         grants.renew("oci://host/a", &digest);
         assert!(matches!(grants.get("oci://host/a", &digest), Grant::Given(age) if age < RENEWED));
-        assert_eq!(grants.get("oci://host/a", &other), Grant::Unknown);
+        assert_eq!(grants.get("oci://host/a", &other), Grant::Refused);
         assert_eq!(grants.get("oci://host/b", &digest), Grant::Unknown);
         grants.withdraw("oci://host/a", &digest);
         assert_eq!(grants.get("oci://host/a", &digest), Grant::Refused);
@@ -202,9 +212,9 @@ mod tests {
         let digest = Digest::of(b"a");
         let whole = format!("{MAGIC}{digest} 100\n");
         assert_eq!(parse(whole.as_bytes(), &digest, 160), Grant::Given(Duration::from_secs(60)));
-        assert_eq!(parse(whole.as_bytes(), &digest, 99), Grant::Unknown, "of the future");
+        assert_eq!(parse(whole.as_bytes(), &digest, 99), Grant::Refused, "of the future");
         for len in 0..whole.len() {
-            assert_eq!(parse(&whole.as_bytes()[..len], &digest, 160), Grant::Unknown, "{len}");
+            assert_eq!(parse(&whole.as_bytes()[..len], &digest, 160), Grant::Refused, "{len}");
         }
     }
 }

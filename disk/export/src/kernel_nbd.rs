@@ -296,12 +296,15 @@ impl Link {
     }
 }
 
-/// A disk that the kernel's NBD driver has attached as `/dev/nbdN`. Stopping or dropping it detaches the device.
+/// A disk that the kernel's NBD driver has attached as `/dev/nbdN`. Stopping or dropping it detaches the device; one
+/// that was taken over from an earlier process, and is dropped before it is asked to stop, waits for the next process.
 pub struct KernelNbd {
     host: Host,
     number: u32,
     export: Export,
     is_kept: bool,
+    /// `true` if an earlier process had the device.
+    is_left: bool,
     link: Arc<Link>,
     /// The thread that looks after the connections; `None` once the server has been stopped.
     caretaker: Mutex<Option<(Sender<()>, JoinHandle<()>)>>,
@@ -341,9 +344,10 @@ impl KernelNbd {
         }
         let (number, is_kept) = (link.number, settings.kept.is_some());
         let (link, caretaker) = (Arc::new(link), Mutex::default());
-        let attached = Self { host, number, export, is_kept, link, caretaker };
+        let is_left = left.is_some();
+        let attached = Self { host, number, export, is_kept, is_left, link, caretaker };
         attached.take_care()?;
-        attached.check_attached(size, left.is_some())?;
+        attached.check_attached(size, is_left)?;
         Ok(attached)
     }
 
@@ -465,7 +469,9 @@ impl Server for KernelNbd {
 
 impl Drop for KernelNbd {
     fn drop(&mut self) {
-        if let Err(error) = self.shut_down() {
+        // Programs may have it mounted that this process has never served.
+        let ended = if self.is_left && self.end_care() { self.end_server() } else { self.shut_down() };
+        if let Err(error) = ended {
             tracing::warn!("{error}");
         }
     }

@@ -366,24 +366,45 @@ fn an_image_that_is_a_disk_needs_no_trust_and_one_that_claims_other_layers_is_re
 
     let liar = format!("{registry}/liar/shell:1");
     let copy = |options: &[&str], from: &str, to: &str| {
-        let fixed = ["--insecure-policy", "copy", "--quiet"];
+        let fixed = ["--insecure-policy", "copy", "--quiet", "--preserve-digests"];
         run_tool("skopeo", &[&fixed[..], options, &[from, to]].concat(), &scene.path("."));
     };
-    copy(&["--src-tls-verify=false"], &format!("docker://{own}"), "dir:lie");
-    claim_another_layer(&scene.path("lie"));
-    copy(&["--dest-tls-verify=false"], "dir:lie", &format!("docker://{liar}"));
+    let publish = |name: &str, change: &dyn Fn(&mut Value, &mut Value)| {
+        let _ = fs::remove_dir_all(scene.path("lie"));
+        copy(&["--src-tls-verify=false"], &format!("docker://{own}"), "dir:lie");
+        change_image(&scene.path("lie"), change);
+        copy(&["--dest-tls-verify=false"], "dir:lie", &format!("docker://{name}"));
+    };
+    // Its first layer is said to have another's content.
+    publish(&liar, &|_, config| {
+        config["rootfs"]["diff_ids"][0] = Digest::of(b"the layer of another image").to_string().into();
+    });
     let refused = cri::pull(&host.containerd.socket(), &liar).unwrap_err();
     assert!(refused.to_string().contains("is not the one that its config claims"), "{refused}");
     assert_eq!((host.trees(), host.containerd.snapshots().len()), (0, 0));
+
+    // Its last layer is one that containerd does not know, and would be in the files of all images with the others.
+    let other = format!("{registry}/other/shell:1");
+    publish(&other, &|manifest, config| {
+        manifest["layers"].as_array_mut().unwrap().last_mut().unwrap()["mediaType"] =
+            "application/vnd.example.extra".into();
+        config["rootfs"]["diff_ids"].as_array_mut().unwrap().pop();
+    });
+    // containerd 1 refuses such an image.
+    let _ = cri::pull(&host.containerd.socket(), &other);
+    for tree in fs::read_dir(scene.path("snap/trees")).unwrap() {
+        let name = fs::read_to_string(tree.unwrap().path().join("name")).unwrap_or_default();
+        assert!(!name.contains("#all"), "{name}");
+    }
 }
 
-/// Changes the config of an image in a directory of skopeo's: its first layer is said to have another's content.
-fn claim_another_layer(image: &Path) {
+/// Changes the manifest and the config of an image in a directory of skopeo's.
+fn change_image(image: &Path, change: &dyn Fn(&mut Value, &mut Value)) {
     let read = |name: &str| serde_json::from_slice::<Value>(&fs::read(image.join(name)).unwrap()).unwrap();
     let mut manifest = read("manifest.json");
     let digest = manifest["config"]["digest"].as_str().unwrap().to_owned();
     let mut config = read(digest.strip_prefix("sha256:").unwrap());
-    config["rootfs"]["diff_ids"][0] = Digest::of(b"the layer of another image").to_string().into();
+    change(&mut manifest, &mut config);
     let config = config.to_string();
     let digest = Digest::of(config.as_bytes());
     fs::write(image.join(digest.hex()), &config).unwrap();

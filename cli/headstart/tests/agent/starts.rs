@@ -47,8 +47,6 @@ fn starts_are_learned_from_by_program_and_followed_by_plan() {
     host.convert("--referrer");
     host.agent.kill();
     host.agent.again_with_log("info");
-    let socket = host.containerd.socket();
-    host.restart_with(&format!("--containerd {}", socket.display()));
     let image = host.image.clone();
 
     // A program that is started again, and then another one, whose start is not recorded.
@@ -57,7 +55,7 @@ fn starts_are_learned_from_by_program_and_followed_by_plan() {
     host.containerd.run(&image, "again", "cat /etc/greeting");
     wait_until("the process knows", TIMEOUT, || log(&host, &scene).matches("a container starts").count() > 1);
     host.containerd.start_container(&image, "other");
-    wait_until("the process knows", TIMEOUT, || log(&host, &scene).contains("entrypoint /bin/sleep 1000"));
+    wait_until("the process knows", TIMEOUT, || log(&host, &scene).contains("entrypoint /bin/sleep #"));
     host.containerd.end_container("other");
     host.containerd.remove_container("other");
     forget(&host);
@@ -74,7 +72,7 @@ fn starts_are_learned_from_by_program_and_followed_by_plan() {
     forget(&host);
     let starts = recorded(&scene);
     assert_eq!(starts.len(), 2, "{starts:?}");
-    assert_eq!(starts[1].0, "/bin/sleep 1000");
+    assert!(starts[1].0.starts_with("/bin/sleep #"), "{}", starts[1].0);
 
     let registry = image.split('/').next().unwrap();
     let report = scene.json(&format!(

@@ -251,6 +251,8 @@ fn a_sealed_layer_becomes_a_blob_as_buildkit_asks_for_it() {
         scene.ok(&format!("layer export {blob} -o out.raw"));
         assert_same(&scene, "disk.raw", "out.raw");
     }
+    let itself = commit("--commit_sealed overlaybd.sealed overlaybd.sealed -z -f");
+    assert!(String::from_utf8_lossy(&itself.stderr).contains("is the layer itself"), "{itself:?}");
     // Nothing is written over unasked, and nothing is left of what is no layer.
     let again = commit("--commit_sealed overlaybd.sealed plain -z");
     assert!(String::from_utf8_lossy(&again.stderr).contains("give -f to write over it"), "{again:?}");
