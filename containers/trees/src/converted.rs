@@ -274,8 +274,8 @@ impl Search<'_> {
         }
     }
 
-    /// The number of layers that containerd knows, if the disk has more and their writers are not trusted: what is above
-    /// would be in the files of every image that has the same layers below.
+    /// The number of layers that containerd knows, if the disk has more and their writers are not trusted: what is
+    /// above would be in the files of every image that has the same layers below.
     fn known(&self, manifest: &Manifest, diff_ids: &[Digest]) -> Option<usize> {
         let has_more = manifest.disk_layers().count() > diff_ids.len();
         (self.trust == WriterTrust::None && has_more).then_some(diff_ids.len())
