@@ -1,7 +1,7 @@
 //! `/dev/nbdN`: the kernel's own NBD client, joined to an NBD server in this process.
 //!
 //! The module is for programs that need a block device (a mount, LVM, a container runtime) on hosts without ublk. The
-//! connections are pairs of sockets, which the driver is given by netlink ([`netlink`]) after the handshake.
+//! connections are pairs of sockets, which the driver is given by netlink after the handshake.
 //!
 //! # A device that outlives its process
 //!
