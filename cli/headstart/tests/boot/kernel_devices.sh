@@ -43,7 +43,7 @@ read_all() {
         [ $took -le $slowest ] || slowest=$took
         rounds=$((rounds + 1))
     done
-    echo "$rounds $slowest" >read
+    echo "$rounds $slowest" >"read"
 }
 : >failures
 read_all &
