@@ -7,10 +7,17 @@
 //!
 //! The artifact is not bound to the tag by a digest: everyone that may write to the repository can publish one, just as
 //! they can move the tag.
+//!
+//! # One rule for what is found
+//!
+//! Several artifacts may belong to one image. Every search looks at them by the same rule, [`FormSearch`]: the first
+//! one that fits is taken; one that is damaged, or that a list names and the store has no more, hides no other; if none
+//! fits and one was damaged, that is the error, since otherwise the image would seem to have no disk. Any other error,
+//! such as that of a store which does not answer, ends the search: the next artifact might be an older one.
 
 use crate::manifest::{BLOB_DIGEST, ImageLayer, Manifest, OVERLAYBD_IMAGE, OVERLAYBD_TURBO_IMAGE};
 use bytes::Bytes;
-use headstart_block::{Digest, ErrorKind, Result};
+use headstart_block::{Digest, Error, ErrorKind, Result};
 use headstart_store::{Referrer, Selector, Store};
 
 /// Artifacts of one kind that are looked at for one image at most: there is one, unless writers raced.
@@ -19,6 +26,40 @@ const FORMS_MOST: usize = 4;
 /// The kinds of artifacts that are a disk, the better ones first: reading one with data of its own takes less than
 /// inflating the original's layers.
 pub const FORMS: [&str; 2] = [OVERLAYBD_IMAGE, OVERLAYBD_TURBO_IMAGE];
+
+/// The state of a search among the artifacts of an image: see [the module](self).
+#[derive(Debug, Default)]
+pub struct FormSearch {
+    /// The error of the first artifact that is damaged.
+    damage: Option<Error>,
+}
+
+impl FormSearch {
+    /// Takes the outcome of looking at one artifact; `None` in it: the artifact is something else. Returns it if it
+    /// fits.
+    ///
+    /// # Errors
+    /// An error that ends the search.
+    pub fn look<T>(&mut self, looked: Result<Option<T>>) -> Result<Option<T>> {
+        match looked {
+            // A list may name what is not there any more.
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                self.damage.get_or_insert(error);
+                Ok(None)
+            }
+            looked => looked,
+        }
+    }
+
+    /// Ends a search in which nothing fitted.
+    ///
+    /// # Errors
+    /// That of the first artifact that was damaged, if there was one.
+    pub fn end<T>(self) -> Result<Option<T>> {
+        self.damage.map_or(Ok(None), Err)
+    }
+}
 
 /// Returns the digest and the bytes of the manifest that `selector` selects, as [`Store::manifest`] does, or of the
 /// disk that a container's image of this tag was converted to.
@@ -49,7 +90,7 @@ pub async fn disk_manifest_again(
 /// is a disk itself, or there is none.
 ///
 /// # Errors
-/// Those of [`Store::referrers`] and [`Store::manifest`].
+/// Those of [`Store::referrers`] and [`Store::manifest`], by the rule of [the module](self).
 pub async fn disk_form(
     store: &dyn Store,
     selector: &Selector,
@@ -58,18 +99,19 @@ pub async fn disk_form(
     if !may_have_disk_form(selector, Manifest::parse(bytes).ok().as_ref()) {
         return Ok(None);
     }
+    let mut search = FormSearch::default();
     for kind in FORMS {
         for form in newest(&store.referrers(original, kind).await?) {
-            match store.manifest(&Selector::Digest(form)).await {
-                Ok((digest, bytes)) if is_disk_form(&bytes, original) => return Ok(Some((digest, bytes))),
-                // A list may name what is not there, and anything may be published under any kind.
-                Ok(_) => {}
-                Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Corrupt) => {}
-                Err(error) => return Err(error),
+            let found = store.manifest(&Selector::Digest(form)).await;
+            // Anything may be published under any kind.
+            let found =
+                found.map(|(digest, bytes)| is_disk_form(&bytes, original).then_some((digest, bytes)));
+            if let Some(found) = search.look(found)? {
+                return Ok(Some(found));
             }
         }
     }
-    Ok(None)
+    search.end()
 }
 
 /// `true` if the image of `manifest` was selected by a tag, and its layers are no disk's.
@@ -94,4 +136,35 @@ pub(crate) fn is_disk_form(bytes: &[u8], original: &Digest) -> bool {
 /// end.
 pub fn newest(listed: &[Referrer]) -> impl Iterator<Item = Digest> {
     listed.iter().rev().take(FORMS_MOST).map(|referrer| referrer.digest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn look(outcomes: &[Result<Option<u8>, ErrorKind>]) -> Result<Option<u8>, ErrorKind> {
+        let mut search = FormSearch::default();
+        for outcome in outcomes {
+            let outcome = outcome.map_err(|kind| Error::new(kind, "wrong"));
+            if let Some(found) = search.look(outcome).map_err(|error| error.kind())? {
+                return Ok(Some(found));
+            }
+        }
+        search.end().map_err(|error| error.kind())
+    }
+
+    #[test]
+    fn what_is_damaged_or_gone_hides_no_other_and_damage_is_told_if_nothing_fits() {
+        use ErrorKind::{Corrupt, NotFound, Unavailable};
+        for (outcomes, found) in [
+            (vec![], Ok(None)),
+            (vec![Ok(None), Err(NotFound)], Ok(None)),
+            (vec![Err(Corrupt), Err(NotFound), Ok(Some(3))], Ok(Some(3))),
+            (vec![Err(NotFound), Err(Corrupt), Ok(None)], Err(Corrupt)),
+            (vec![Err(Corrupt), Err(Unavailable), Ok(Some(3))], Err(Unavailable)),
+            (vec![Ok(Some(1)), Err(Unavailable)], Ok(Some(1))),
+        ] {
+            assert_eq!(look(&outcomes), found, "{outcomes:?}");
+        }
+    }
 }

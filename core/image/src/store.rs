@@ -52,7 +52,7 @@ pub use removal::Removal;
 pub use staging::{BlobWriter, CopyWriter, StagedBlob, Staging};
 pub use writeback::Writeback;
 
-use crate::disk_form::{FORMS, is_disk_form, may_have_disk_form, newest};
+use crate::disk_form::{FORMS, FormSearch, is_disk_form, may_have_disk_form, newest};
 use crate::manifest::{Config, INDEX_DOCKER, INDEX_OCI, ImageLayer, MANIFEST_OCI, Manifest, Tree};
 use crate::reference::{Location, Reference, Selector, Tag};
 use headstart_block::guarded::shell_word;
@@ -201,15 +201,19 @@ impl ImageStore {
         if !may_have_disk_form(selector, Some(&image.manifest)) {
             return Ok(image);
         }
+        let mut search = FormSearch::default();
         for kind in FORMS {
             for form in newest(&self.layout.referrers(&image.digest, kind)?) {
-                let Ok(bytes) = self.read_document(&form) else { continue };
-                if is_disk_form(&bytes, &image.digest) {
-                    return Ok(Image { digest: form, manifest: Manifest::parse(&bytes)? });
+                let found = self.read_document(&form).and_then(|bytes| {
+                    let is_disk = is_disk_form(&bytes, &image.digest);
+                    is_disk.then(|| Manifest::parse(&bytes)).transpose()
+                });
+                if let Some(manifest) = search.look(found)? {
+                    return Ok(Image { digest: form, manifest });
                 }
             }
         }
-        Ok(image)
+        Ok(search.end()?.unwrap_or(image))
     }
 
     /// The image whose manifest, or index of manifests, is `digest`.

@@ -27,6 +27,9 @@ const BLOCK: u64 = 512;
 /// The same as the length of a buffer.
 const HEADER: usize = 512;
 
+/// The name of the blob in the archive.
+const COMMIT_NAME: &[u8] = b"overlaybd.commit";
+
 /// The place of the blob in the first form.
 const WRITTEN_BLOB: u64 = 3 * BLOCK;
 
@@ -43,6 +46,11 @@ const MAGIC_FIELD: std::ops::Range<usize> = 257..265;
 struct Header([u8; HEADER]);
 
 impl Header {
+    /// `true` if it has the name that OverlayBD's tools give to the blob.
+    fn is_named_commit(&self) -> bool {
+        self.0.starts_with(COMMIT_NAME) && self.0[COMMIT_NAME.len()] == 0
+    }
+
     /// The header at `offset`; `None` if there is none.
     fn read(source: &(impl ReadAt + ?Sized), offset: u64) -> Result<Option<Self>> {
         if offset.checked_add(BLOCK).is_none_or(|end| end > source.len()) {
@@ -118,8 +126,37 @@ fn decimal(text: &[u8]) -> Option<u64> {
 /// [`headstart_block::ErrorKind::Corrupt`] if the archive is damaged or ends before the blob does;
 /// `Unsupported` if its first member is not a file, as in ordinary container layers; errors of `source`.
 pub fn locate(source: &(impl ReadAt + ?Sized)) -> Result<Option<ByteRange>> {
+    let Some((file, data, size)) = first_member(source)? else { return Ok(None) };
+    if !file.is_file() {
+        return Err(Error::unsupported("the first member of this tar archive is not a file")
+            .remedy("an ordinary container image becomes a disk by `headstart image convert`"));
+    }
+    let size = size.map_or_else(|| file.size(), Ok)?;
+    match ByteRange::new(data, size) {
+        Some(range) if range.end() <= source.len() => Ok(Some(range)),
+        _ => Err(Error::corrupt(format!(
+            "its tar wrapper holds {size} bytes at {data}, but there are only {} in all",
+            source.len()
+        ))
+        .remedy("it is truncated: fetch or copy it again")),
+    }
+}
+
+/// The bytes of the blob in `beginning`, the first bytes of an archive that OverlayBD's tools have made: the first
+/// member is a file and has their name. `None` for any other beginning, also for one that is too short. The name counts
+/// here, because an ordinary archive may begin with any file.
+#[must_use]
+pub fn wrapped_beginning(beginning: &[u8]) -> Option<&[u8]> {
+    let (file, data, _) = first_member(beginning).ok()??;
+    let is_wrapper = file.is_file() && file.is_named_commit();
+    beginning.get(usize::try_from(data).ok()?..).filter(|_| is_wrapper)
+}
+
+/// The header of the first member of an archive that is a wrapper, the place of its content, and its size if a pax
+/// record has it. `None` if there is no valid header.
+fn first_member(source: &(impl ReadAt + ?Sized)) -> Result<Option<(Header, u64, Option<u64>)>> {
     let Some(first) = Header::read(source, 0)? else { return Ok(None) };
-    let (file, data, size) = if first.is_pax() {
+    Ok(Some(if first.is_pax() {
         let len = first.size()?;
         if len > MAX_RECORDS || BLOCK + len > source.len() {
             return Err(Error::corrupt(format!("its pax header claims {len} bytes of records")));
@@ -134,20 +171,7 @@ pub fn locate(source: &(impl ReadAt + ?Sized)) -> Result<Option<ByteRange>> {
         (file, at + BLOCK, size)
     } else {
         (first, BLOCK, None)
-    };
-    if !file.is_file() {
-        return Err(Error::unsupported("the first member of this tar archive is not a file")
-            .remedy("an ordinary container image becomes a disk by `headstart image convert`"));
-    }
-    let size = size.map_or_else(|| file.size(), Ok)?;
-    match ByteRange::new(data, size) {
-        Some(range) if range.end() <= source.len() => Ok(Some(range)),
-        _ => Err(Error::corrupt(format!(
-            "its tar wrapper holds {size} bytes at {data}, but there are only {} in all",
-            source.len()
-        ))
-        .remedy("it is truncated: fetch or copy it again")),
-    }
+    }))
 }
 
 /// Writes a blob in a wrapper of the first form, which has room for blobs of any size. `write` writes the blob. Nothing
@@ -166,11 +190,11 @@ pub fn wrap<W: Write + Seek>(output: &mut W, write: impl FnOnce(&mut W) -> Resul
     output.write_all(&[0; 3 * HEADER][..zeros])?;
     let record = size_record(size);
     output.seek(SeekFrom::Start(0))?;
-    output.write_all(&new_header("overlaybd.pax", b'x', record.len()))?;
+    output.write_all(&new_header(b"overlaybd.pax", b'x', record.len()))?;
     let mut records = [0; HEADER];
     records[..record.len()].copy_from_slice(record.as_bytes());
     output.write_all(&records)?;
-    output.write_all(&new_header("overlaybd.commit", b'0', 0))?;
+    output.write_all(&new_header(COMMIT_NAME, b'0', 0))?;
     output.seek(SeekFrom::End(0))?;
     Ok(())
 }
@@ -183,10 +207,10 @@ fn size_record(size: u64) -> String {
 }
 
 /// The header of a member.
-fn new_header(name: &str, kind: u8, size: usize) -> [u8; HEADER] {
+fn new_header(name: &[u8], kind: u8, size: usize) -> [u8; HEADER] {
     let mut header = [0; HEADER];
     let mut set = |at: usize, bytes: &[u8]| header[at..at + bytes.len()].copy_from_slice(bytes);
-    set(0, name.as_bytes());
+    set(0, name);
     for (at, number) in [(100, "0000644\0"), (108, "0000000\0"), (116, "0000000\0"), (136, "00000000000\0")] {
         set(at, number.as_bytes());
     }
@@ -362,6 +386,23 @@ mod tests {
         let wrapped = [header(b'0', "00000001274"), padded(&[7; 700])].concat();
         let range = locate(&wrapped).unwrap().unwrap();
         assert_eq!((range.offset(), range.len()), (512, 700));
+    }
+
+    #[test]
+    fn a_wrapper_is_known_by_its_beginning_and_an_archive_with_another_file_is_none() {
+        let pax = pax_wrapped("13 size=9000\n", "          0", &[7; 9000]);
+        let plain = [header(b'0', "00000021450"), padded(&[7; 9000])].concat();
+        for (archive, at) in [(&pax, 1536), (&plain, 512)] {
+            assert_eq!(wrapped_beginning(&archive[..4096]).unwrap(), &archive[at..4096]);
+            assert_eq!(wrapped_beginning(&archive[..at - 1]), None);
+        }
+        let mut other = plain;
+        other[..16].copy_from_slice(b"overlaybd.commi2");
+        sign(&mut other);
+        let directory = [header(b'5', "00000000000"), vec![0; 1024]].concat();
+        for bytes in [other, directory, vec![0; 4096], vec![7; 4096], Vec::new()] {
+            assert_eq!(wrapped_beginning(&bytes), None);
+        }
     }
 
     #[test]

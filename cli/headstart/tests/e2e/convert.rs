@@ -195,6 +195,30 @@ fn an_image_is_published_beside_its_original_as_a_referrer_and_in_an_index() {
     scene.is_wrong("image convert file://~/layout:app", &["TARGET"]);
 }
 
+/// Makes the manifest in a layout something else.
+fn damage(scene: &Scene, layout: &str, digest: &Value) {
+    let hex = digest.as_str().unwrap().strip_prefix("sha256:").unwrap();
+    fs::write(scene.path(layout).join("blobs/sha256").join(hex), "{}").unwrap();
+}
+
+#[test]
+fn a_damaged_sibling_hides_no_other_and_is_named_where_there_is_no_other() {
+    let scene = Scene::new();
+    image(&scene, "layout", &layers(&scene));
+    let convert = |words: &str| {
+        scene.json(&format!("image convert file://~/layout:app --referrer --size 256M {words}"))["digest"]
+            .clone()
+    };
+    let (older, newer) = (convert(""), convert("--codec lz4"));
+    let inspected = || scene.json("image inspect file://~/layout:app")["digest"].clone();
+    assert_eq!(inspected(), newer);
+    damage(&scene, "layout", &newer);
+    assert_eq!(inspected(), older);
+    damage(&scene, "layout", &older);
+    let digest = newer.as_str().unwrap().strip_prefix("sha256:").unwrap();
+    scene.fails("image inspect file://~/layout:app", &["layout:app", digest]);
+}
+
 #[test]
 fn in_turbo_mode_the_data_stays_in_the_layers_of_the_original() {
     let scene = Scene::new();

@@ -17,6 +17,8 @@ use headstart_block::Digest;
 
 /// The key of a layer annotation of OverlayBD's tools: the file system of the disk, if it is not ext4.
 const FILE_SYSTEM: &str = "containerd.io/snapshot/overlaybd/blob-fs-type";
+/// The file system that nothing can be written to.
+const READ_ONLY: &str = "erofs";
 const SOURCE_DIGEST: &str = "dev.headstart.source-digest";
 const SOURCE_CHAIN: &str = "dev.headstart.source-chain";
 const CONVERSION_KEY: &str = "dev.headstart.conversion-key";
@@ -68,6 +70,12 @@ impl Manifest {
         let options =
             || self.annotations.get(CONVERTER)?.split(',').find_map(|word| word.strip_prefix("fs="));
         of_layer.map(String::as_str).or_else(options)
+    }
+
+    /// `true` if the annotations state a file system that is only read: EROFS.
+    #[must_use]
+    pub fn is_only_read(&self) -> bool {
+        self.file_system() == Some(READ_ONLY)
     }
 }
 
