@@ -226,6 +226,12 @@ impl Unnamed {
         let image = kept.as_ref().map_or_else(|| asked.clone(), Kept::image);
         let kept_in = kept.as_ref().and_then(|kept| Some(kept.copy.directory().ok()?.to_owned()));
         warnings.extend(kept.and_then(|kept| kept.warning));
+        if writable.is_some() && manifest.is_only_read() {
+            warnings.push(format!(
+                "{asked}: its file system is EROFS, on which no file can be changed, whatever is written to the disk; \
+                 for one that can be written to, convert its original with --fs ext4"
+            ));
+        }
         if is_resolved_again {
             warnings.push(format!(
                 "an earlier version served the disk and did not note its image; {asked} is {digest} now: if the tag \

@@ -5,6 +5,7 @@ use crate::disk::{DiskBuilder, noise, text};
 use crate::images::{Web, can_check_bytes, check_bytes, layered, tool};
 use crate::scene::Scene;
 use crate::tools::installed;
+use headstart_testkit::shell_image;
 use std::fs;
 
 /// Writes a file's bytes to the disk at an offset, flushed only if `flush`.
@@ -136,4 +137,22 @@ fn several_disks_have_a_directory_each() {
         attached.detach();
     }
     assert_eq!(scene.names("vms"), ["a", "b", "c"]);
+}
+
+#[test]
+fn a_disk_with_a_file_system_that_is_only_read_takes_writes_with_a_warning() {
+    let scene = Scene::new();
+    shell_image::write(&scene.path("image.tar"));
+    let convert =
+        |words: &str| scene.ok(&format!("image convert oci-archive:~/image.tar {words} --size 256M"));
+    convert("file://~/store:erofs --fs erofs");
+    convert("file://~/store:ext4");
+    let attach = |tag: &str, rest: &str| Attached::start(&scene, &format!("file://~/store:{tag} {rest}"));
+    let warning = attach("erofs", "--nbd unix:~/a.sock --writable ~/written").warning();
+    assert!(warning.contains("store:erofs") && warning.contains("--fs ext4"), "{warning}");
+    for quiet in
+        [attach("erofs", "--nbd unix:~/b.sock"), attach("ext4", "--nbd unix:~/c.sock --writable ~/other")]
+    {
+        assert!(!quiet.output().contains("warning"), "{}", quiet.output());
+    }
 }
