@@ -21,7 +21,7 @@ use headstart_export::attach_way::{AttachWay, BestWay};
 use headstart_export::socket::listen;
 use headstart_export::{Leftover, SocketAccess};
 use headstart_image::progress::Progress;
-use headstart_image_trees::{BlankDisk, ImageTrees};
+use headstart_image_trees::{BlankDisk, ImageTrees, SiblingWish};
 use headstart_snapshotter::content_store::ContentStore;
 use headstart_snapshotter::diff_service::DiffService;
 use headstart_snapshotter::image_proxy::ImageProxy;
@@ -225,7 +225,8 @@ impl SnapshotterArgs {
         let blank = self.empty_disk.map(|ByteSize(size)| BlankDisk::new(root.join(EMPTY_DISKS), size));
         let programs =
             ContainerdPrograms { socket: self.containerd.clone(), runtime: runtime.handle().clone() };
-        let trees = trees.with_blank(blank).with_programs(Arc::new(programs));
+        let wish = self.writable.access().map_or(SiblingWish::Newest, |_| SiblingWish::Writable);
+        let trees = trees.with_blank(blank).with_programs(Arc::new(programs)).with_wish(wish);
         let settings = SnapshotterSettings {
             mount_options: self.mount_option.clone(),
             own_disks: self.writable.access(),

@@ -27,7 +27,7 @@ use tonic::{Code, Request, Response, Status};
 /// The media type of a layer of blocks: OverlayBD's tools give it to theirs.
 const MEDIA_TYPE: &str = "application/vnd.oci.image.layer.v1.tar";
 /// Bytes at the beginning of a blob that tell what it is.
-const BEGINNING: u64 = 1 << 10;
+const BEGINNING: u64 = 4 << 10;
 
 /// The answer of a method.
 type Answer<T> = Result<T, Status>;

@@ -10,6 +10,7 @@
 //! empty `--media-type`. BuildKit names a type; it makes layers of blocks by itself, of the file that a label names.
 
 use crate::record::{SnapshotContent, SnapshotLabels, SnapshotRecord, SnapshotState};
+use crate::remote::ListedBlob;
 use headstart_block::Digest;
 
 /// The label, and the layer's annotation, with the digest of a blob with a layer of blocks, as OverlayBD has it.
@@ -17,6 +18,8 @@ pub(crate) const BLOB_DIGEST: &str = "containerd.io/snapshot/overlaybd/blob-dige
 /// The beginnings of annotations of TurboOCI's layers, and of those of its older name.
 const TURBO: [&str; 2] =
     ["containerd.io/snapshot/overlaybd/turbo-oci/", "containerd.io/snapshot/overlaybd/fastoci/"];
+/// The label of a layer whose data is in a layer of another image.
+const TURBO_LABEL: &str = "containerd.io/snapshot/headstart.turbo";
 /// The label with the chain id of the layer that a snapshot was prepared for.
 const TARGET_LABEL: &str = crate::remote::TARGET_LABEL;
 
@@ -115,12 +118,19 @@ pub(crate) fn content_of<'a>(
 
 /// A remote layer's labels, with its blob if containerd's manifest lists that. Not all clients give the annotation as a
 /// label, and what they give is only a word of the image's maker.
-pub(crate) fn with_blob(mut labels: SnapshotLabels, blob: Option<Digest>) -> SnapshotLabels {
-    match blob {
-        Some(blob) => labels.insert(BLOB_DIGEST.to_owned(), blob.to_string()),
-        None => labels.remove(BLOB_DIGEST),
-    };
+pub(crate) fn with_blob(mut labels: SnapshotLabels, blob: Option<ListedBlob>) -> SnapshotLabels {
+    labels.remove(BLOB_DIGEST);
+    labels.remove(TURBO_LABEL);
+    if let Some(blob) = blob {
+        labels.insert(BLOB_DIGEST.to_owned(), blob.digest.to_string());
+        labels.extend(blob.is_turbo.then(|| (TURBO_LABEL.to_owned(), "yes".to_owned())));
+    }
     labels
+}
+
+/// `true` if one of the layers of an image has its data in a layer of another image.
+pub(crate) fn is_turbo(layers: &[&SnapshotRecord]) -> bool {
+    layers.iter().any(|layer| layer.labels.contains_key(TURBO_LABEL))
 }
 
 /// The chain id of a layer with the diff id `digest` on layers with the chain id `below`.

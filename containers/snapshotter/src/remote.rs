@@ -94,6 +94,15 @@ pub enum SealedState {
     Open(DiskAccess),
 }
 
+/// The blob of a disk's layer, as the manifest that containerd has lists it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListedBlob {
+    /// Its digest.
+    pub digest: Digest,
+    /// `true` if it is in TurboOCI's format: its data is in a layer of another image, which only annotations name.
+    pub is_turbo: bool,
+}
+
 /// The answer to a search for a layer.
 #[derive(Debug)]
 pub enum RemoteAnswer {
@@ -103,7 +112,7 @@ pub enum RemoteAnswer {
         layer: RemoteLayer,
         /// The blob of its blocks, if the manifest that containerd has lists that blob. `None` for a form of an
         /// original whose layers containerd knows.
-        blob: Option<Digest>,
+        blob: Option<ListedBlob>,
         /// The space that it takes on this host now.
         usage: SnapshotUsage,
         /// Keeps it until its snapshot is recorded.
@@ -181,6 +190,13 @@ pub trait RemoteLayerSource: Send + Sync {
     /// If it cannot be made.
     fn blank(&self) -> Result<Option<RemoteLayer>>;
 
+    /// `false` if the file system of a disk is one that can only be read. Nothing is attached to find that out, unless
+    /// the image of the disk was attached by an earlier version.
+    ///
+    /// # Errors
+    /// If it cannot be found out now.
+    fn can_be_written(&self, disk: &LayeredDisk) -> Result<bool>;
+
     /// Makes the disk of an active snapshot usable and returns the directory or the device that it is handed out as.
     /// Called for each use: one that is open already stays as it is, with all that was written to it.
     ///
@@ -253,6 +269,10 @@ impl RemoteLayerSource for NoRemoteLayers {
 
     fn blank(&self) -> Result<Option<RemoteLayer>> {
         Ok(None)
+    }
+
+    fn can_be_written(&self, _disk: &LayeredDisk) -> Result<bool> {
+        Ok(true)
     }
 
     fn open_own(&self, disk: &OwnDisk) -> Result<PathBuf> {

@@ -198,7 +198,7 @@ impl Snapshotter {
                 Err(fault) => return Err(fault),
             }
         }
-        let wanted = self.wanted(key, parent, &labels)?;
+        let wanted = self.wanted(key, parent, &mut labels)?;
         self.note_quota(&wanted, key, parent, &mut labels);
         self.create(wanted, key, parent, labels)
     }
@@ -228,7 +228,8 @@ impl Snapshotter {
         if let Some(reason) = record.labels.get(FALLBACK_LABEL) {
             labels.insert(FALLBACK_LABEL.to_owned(), reason.clone());
         }
-        self.add_layer_label(&record, &mut labels);
+        self.refuse_blocks_as_files(&record)?;
+        self.add_layer_label(&record, &mut labels)?;
         let usage = self.settle(&record)?;
         let mut journal = self.journal.lock();
         let steps = self.table.read().commit(name, (key, id), labels, usage, self.now())?;

@@ -174,6 +174,16 @@ impl SnapshotTable {
         Some(DiskParts { image, above: sealed(&layers) })
     }
 
+    /// The snapshot of a name and all below it, the lowest one first.
+    #[must_use]
+    pub(crate) fn chain(&self, name: Option<&str>) -> Vec<&SnapshotRecord> {
+        let next = |record: &&SnapshotRecord| self.by_key.get(record.parent.as_deref()?);
+        let mut records: Vec<_> =
+            std::iter::successors(name.and_then(|name| self.by_key.get(name)), next).collect();
+        records.reverse();
+        records
+    }
+
     /// A committed snapshot, if `name` is one, and the layers below it, the top one first.
     #[must_use]
     pub fn layers(&self, name: Option<&str>) -> Vec<(SnapshotId, SnapshotContent)> {

@@ -2,6 +2,9 @@
 //!
 //! An image can *be* one (its layers are OverlayBD's), or have a *sibling*: an artifact that belongs to its manifest,
 //! or the entry of a converted image in the index that its name leads to. `headstart image convert` writes all three.
+//!
+//! Of several siblings, the newest is taken. Where containers write to disks of their own, one whose file system can be
+//! written to goes before one that is only read. Damage hides no other sibling, by the rule of [`FormSearch`].
 
 use crate::container_starts::entrypoint_name;
 use crate::labels::WantedLayer;
@@ -10,8 +13,9 @@ use futures::future::{OptionFuture, join, join_all};
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
 use headstart_container_source::open_in_store;
 use headstart_convert::chain_id;
-use headstart_image::disk_form::{FORMS, newest};
+use headstart_image::disk_form::{FORMS, FormSearch, newest};
 use headstart_image::manifest::{BLOB_DIGEST, BlobRef, Config, ImageLayer, MAX_MANIFEST_SIZE, Manifest};
+use headstart_snapshotter::remote::ListedBlob;
 use headstart_store::{Location, Reference, Referrer, RetrySettings, Selector, Store, Urgency};
 use serde_json::Value;
 use std::sync::Arc;
@@ -25,6 +29,16 @@ pub enum WriterTrust {
     Full,
     /// Only what digests prove counts: images whose layers have the digests that containerd knows them by.
     None,
+}
+
+/// The sibling that is wanted of an image that has several.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SiblingWish {
+    /// The newest.
+    #[default]
+    Newest,
+    /// The newest of those whose file systems can be written to; if there is none, the newest.
+    Writable,
 }
 
 /// The way in which a disk's image was found.
@@ -46,7 +60,9 @@ pub struct ConvertedImage {
     /// The number of its lowest layers that are those of the disk; `None` for all. containerd unpacks the others.
     lowest: Option<usize>,
     /// The blobs of these layers, if the image is one that containerd pulls itself.
-    blobs: Vec<Digest>,
+    blobs: Vec<ListedBlob>,
+    /// `true` if its file system is one that can only be read.
+    is_only_read: bool,
     found_as: FoundAs,
     /// The name of the program that the image's config names; empty if it names none.
     pub entrypoint: String,
@@ -62,11 +78,11 @@ impl ConvertedImage {
     pub fn find(
         store: &Arc<dyn Store>,
         wanted: &WantedLayer,
-        trust: WriterTrust,
+        (trust, wish): (WriterTrust, SiblingWish),
         retry: RetrySettings,
         runtime: &Handle,
     ) -> Result<Option<Self>> {
-        let search = Search { store, location: &wanted.location, trust, retry, runtime };
+        let search = Search { store, location: &wanted.location, trust, wish, retry, runtime };
         let own = wanted.manifest.map_or_else(|| wanted.selector.clone(), Selector::Digest);
         let (digest, bytes) = search.manifest(&own)?;
         if let Some(manifest) = manifest_on_disk(&bytes) {
@@ -116,7 +132,7 @@ impl ConvertedImage {
 
     /// The blob of the layer with a chain id, if the manifest that containerd has lists this blob.
     #[must_use]
-    pub fn listed_blob(&self, chain: &Digest) -> Option<Digest> {
+    pub fn listed_blob(&self, chain: &Digest) -> Option<ListedBlob> {
         let at = self.chains.iter().position(|known| known == chain)?;
         self.blobs.get(at).copied()
     }
@@ -192,6 +208,7 @@ struct Search<'a> {
     store: &'a Arc<dyn Store>,
     location: &'a Location,
     trust: WriterTrust,
+    wish: SiblingWish,
     retry: RetrySettings,
     runtime: &'a Handle,
 }
@@ -229,34 +246,37 @@ impl Search<'_> {
         SiblingAnswers { referrers, tagged }
     }
 
-    /// The first sibling of an original that fits. One that does not, such as a damaged one, hides no other.
+    /// The sibling of an original that is wanted, of those that fit.
     ///
     /// # Errors
-    /// That of the first sibling, if there are some and none fits.
+    /// By the rule of [`FormSearch`].
     fn sibling(
         &self,
         answers: SiblingAnswers,
         original: &Digest,
         chains: &[Digest],
     ) -> Result<Option<ConvertedImage>> {
-        let mut first_error = None;
-        let mut sibling = |found: Result<(Digest, Vec<u8>)>| {
+        let (mut search, mut second) = (FormSearch::default(), None);
+        let mut look = |found: Result<(Digest, Vec<u8>)>| -> Result<Option<ConvertedImage>> {
             let sibling = found.and_then(|found| self.sibling_of(found, original, chains));
-            sibling.unwrap_or_else(|error| {
-                first_error.get_or_insert(error);
-                None
-            })
+            let Some(sibling) = search.look(sibling)? else { return Ok(None) };
+            if self.wish == SiblingWish::Writable && sibling.is_only_read {
+                second.get_or_insert(sibling);
+                return Ok(None);
+            }
+            Ok(Some(sibling))
         };
         for referrers in answers.referrers {
-            let found = newest(&referrers?).find_map(|form| sibling(self.manifest(&Selector::Digest(form))));
-            if found.is_some() {
-                return Ok(found);
+            for form in newest(&referrers?) {
+                if let Some(found) = look(self.manifest(&Selector::Digest(form)))? {
+                    return Ok(Some(found));
+                }
             }
         }
-        if let Some(found) = answers.tagged.and_then(sibling) {
+        if let Some(found) = answers.tagged.map_or(Ok(None), look)? {
             return Ok(Some(found));
         }
-        first_error.map_or(Ok(None), Err)
+        if second.is_some() { Ok(second) } else { search.end() }
     }
 
     /// The image with a digest and a manifest, if it is a sibling of an original.
@@ -323,11 +343,14 @@ impl Search<'_> {
                 return Err(wrong(format!("its layer {number} was made of another image's layer")));
             }
         }
+        let listed =
+            |layer: &ImageLayer| ListedBlob { digest: layer.blob.digest, is_turbo: layer.is_turbo() };
         let blobs = match found_as {
-            FoundAs::Itself => manifest.disk_layers().map(|layer| layer.blob.digest).collect(),
+            FoundAs::Itself => manifest.disk_layers().map(listed).collect(),
             FoundAs::Sibling => Vec::new(),
         };
-        Ok(ConvertedImage { image, chains, blobs, lowest: None, found_as, entrypoint: String::new() })
+        let (is_only_read, entrypoint) = (manifest.is_only_read(), String::new());
+        Ok(ConvertedImage { image, chains, blobs, is_only_read, lowest: None, found_as, entrypoint })
     }
 }
 

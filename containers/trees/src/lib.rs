@@ -14,6 +14,7 @@
 //! | [`trees`] | [`ImageTrees`]: finds, attaches, mounts and removes |
 //! | `own_disks` | disks that containers write to, and the layers that are made of them |
 //! | `packed_layer` | those layers as blobs for images |
+//! | `file_system` | the kind of a tree's file system, for disks over it |
 //! | [`blank_disk`] | [`BlankDisk`]: the disk that a tree without a parent begins with |
 //!
 //! # From a tag to mounted files
@@ -46,10 +47,10 @@
 pub mod blank_disk;
 pub mod container_starts;
 pub mod converted;
+mod file_system;
 pub mod labels;
 mod own_disks;
 mod packed_layer;
-mod searches;
 pub mod tree_disks;
 mod tree_locks;
 pub mod tree_name;
@@ -57,7 +58,7 @@ pub mod trees;
 
 pub use blank_disk::BlankDisk;
 pub use container_starts::ContainerPrograms;
-pub use converted::{ConvertedImage, WriterTrust};
+pub use converted::{ConvertedImage, SiblingWish, WriterTrust};
 pub use labels::WantedLayer;
 pub use tree_disks::{AttachOutcome, AttachedTree, DiskOrder, TreeDisks};
 pub use tree_name::TreeName;

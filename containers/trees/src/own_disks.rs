@@ -15,6 +15,12 @@
 //!
 //! A disk that is handed out as a device has a loop device that stays until the disk is closed. Its number is found by
 //! the path of the file below it.
+//!
+//! # Death at any step
+//!
+//! [`open`] makes the places, attaches, mounts, notes the limit, sets it, and is only then done: a call that finds some
+//! of that done does the rest, and the limit is set by every call, since the kernel alone has it. So a snapshotter that
+//! dies between two of these steps leaves a disk that the next one completes before it hands it out.
 
 use crate::tree_disks::{
     AttachOutcome, DISK_NAME, DiskOrder, STARTS_SOCKET, TreeDisks, disk_name, new_disk_name,
@@ -72,6 +78,8 @@ pub(crate) fn open(disks: &dyn TreeDisks, below: &TreeName, own: &OwnDisk) -> Re
     recover(place)?;
     if access == DiskAccess::Directory && is_mounted(&files)? {
         if is_served(&disk, &files)? {
+            // The process that mounted it may have died before it had set the limit.
+            hold_limit(own)?;
             return Ok(files);
         }
         tracing::warn!(directory = %files.display(), "the files of a snapshot are mounted anew: they failed");
@@ -94,19 +102,27 @@ pub(crate) fn open(disks: &dyn TreeDisks, below: &TreeName, own: &OwnDisk) -> Re
     };
     let attached = disks.attach(&name, &order)?;
     let opened = match access {
-        DiskAccess::Directory => mount_writable(&disk, &files)
-            .and_then(|()| own.most.map_or(Ok(()), |most| limit(place, most)))
-            .map(|()| files),
+        DiskAccess::Directory => {
+            mount_writable(&disk, &files).and_then(|()| hold_limit(own)).map(|()| files.clone())
+        }
         DiskAccess::Device => check_writable_ext4(&disk).and_then(|()| make_device(&disk)),
     };
     opened.inspect_err(|_| {
-        // The disk is of no use without its mount, and the next call attaches it anew.
-        if attached.outcome == AttachOutcome::New
-            && let Err(error) = disks.detach(&name)
-        {
+        // The next call does all of it anew. A mount without its limit must not be found then, and one without its disk
+        // would fail its users.
+        let undone = unmount_disk(&files).and_then(|_| match attached.outcome {
+            AttachOutcome::New => disks.detach(&name),
+            AttachOutcome::Existing => Ok(()),
+        });
+        if let Err(error) = undone {
             tracing::warn!(%error, "a disk without use stays attached");
         }
     })
+}
+
+/// Holds the limit of a disk that is mounted, if it has one.
+fn hold_limit(own: &OwnDisk) -> Result<()> {
+    own.most.map_or(Ok(()), |most| limit(&own.place, most))
 }
 
 /// Keeps the file system of the disk in `place`, which is mounted, from taking more than `most` bytes beyond what it
@@ -166,8 +182,10 @@ pub(crate) fn close(disks: &dyn TreeDisks, place: &Path, closing: DiskClosing) -
         if is_mounted_elsewhere(&disk, &files)? || !unmount_unused(&files)? {
             return Err(used());
         }
-        sync_devices(&disk)?;
+        let synced = sync_devices(&disk);
+        // A device whose disk has failed would keep every later call from this disk.
         remove_devices(&disk)?;
+        synced?;
         if !are_gone(&disk, looks)? {
             return Err(used());
         }

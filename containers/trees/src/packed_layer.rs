@@ -4,6 +4,8 @@ use headstart_block::{Error, Result};
 use headstart_hash_tree::sums::DigestWriter;
 use headstart_image::layer_file::LayerFile;
 use headstart_image::manifest::{BLOB_DIGEST, BLOB_SIZE, OVERLAYBD_VERSION, OVERLAYBD_VERSION_NATIVE};
+use headstart_image::tar_wrapper::wrapped_beginning;
+use headstart_lsmt::format::has_magic;
 use headstart_snapshotter::remote::PackedLayer;
 use headstart_zfile::{ZFileOptions, ZFileWriter, is_zfile};
 use rustix::fs::{CWD, Mode, OFlags, openat};
@@ -38,7 +40,52 @@ pub(crate) fn pack(layer: &Path, directory: &Path) -> Result<PackedLayer> {
     Ok(PackedLayer { file: Arc::new(file), digest, size, annotations })
 }
 
-/// `true` if a blob with this beginning is a layer that was packed.
+/// `true` if a blob with this beginning is a layer of blocks: packed here, or by OverlayBD's tools, which put a tar
+/// around it. `BuildKit` keeps that tar, and loses the annotations by which it would be known.
 pub(crate) fn is_layer(beginning: &[u8]) -> bool {
-    is_zfile(beginning)
+    let is_blocks = |bytes: &[u8]| is_zfile(bytes) || has_magic(bytes);
+    is_zfile(beginning) || wrapped_beginning(beginning).is_some_and(is_blocks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use headstart_block::BlockDevice;
+    use headstart_image::tar_wrapper::wrap;
+    use headstart_lsmt::LayerMeta;
+    use headstart_lsmt::writable::{NewDisk, WritableDisk};
+    use std::fs;
+    use std::io::{Cursor, Write};
+
+    /// The first bytes of a blob that the differ looks at.
+    const BEGINNING: usize = 4 << 10;
+
+    #[test]
+    fn a_layer_is_known_with_a_tar_around_it_and_without() {
+        let dir = tempfile::tempdir().unwrap();
+        let new = NewDisk { size: 1 << 20, parent: String::new(), uuid: uuid::Uuid::new_v4() };
+        let disk = WritableDisk::create(dir.path().join("written"), None, &new).unwrap();
+        disk.write_at(&[7; 4096], 0).unwrap();
+        let layer = dir.path().join("layer");
+        drop(disk.commit(File::create(&layer).unwrap(), LayerMeta::default()).unwrap());
+        let packed = pack(&layer, dir.path()).unwrap();
+        let mut blob = vec![0; usize::try_from(packed.size).unwrap()];
+        std::os::unix::fs::FileExt::read_exact_at(&*packed.file, &mut blob, 0).unwrap();
+        let wrapped = |bytes: &[u8]| {
+            let mut file = Cursor::new(Vec::new());
+            wrap(&mut file, |file| Ok(file.write_all(bytes)?)).unwrap();
+            file.into_inner()
+        };
+        let beginning = |bytes: &[u8]| bytes[..bytes.len().min(BEGINNING)].to_vec();
+        for blocks in [blob.clone(), wrapped(&blob), wrapped(&fs::read(&layer).unwrap())] {
+            assert!(is_layer(&beginning(&blocks)));
+            // A layer that is kept as it came is opened by what is in it.
+            let kept = dir.path().join("kept");
+            fs::write(&kept, &blocks).unwrap();
+            LayerFile::open(&kept).unwrap();
+        }
+        for other in [wrapped(b"a file of this name"), vec![0; BEGINNING], Vec::new()] {
+            assert!(!is_layer(&beginning(&other)));
+        }
+    }
 }

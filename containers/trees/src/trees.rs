@@ -6,6 +6,7 @@
 //!     image           the name of its image that containerd pulled last, for people
 //!     disk-name       the name of the tree's disk at the agent, which no other tree of any snapshotter has
 //!     entrypoint      the name of the program in the image's config
+//!     file-system     `ext4` or `erofs`, once the disk was mounted
 //!     starts.sock     the socket at which the process of the disk is told of containers
 //!     disk            an empty file, over which the agent mounts the disk, unless the disk is a block device
 //!     fs/             the directory on which the disk's file system is mounted
@@ -21,9 +22,10 @@
 //! as without headstart. So an image is not taken for remote and then found to be out of reach. The plan of the image
 //! is followed from that moment on, while containerd still prepares the container.
 //!
-//! The search for the form of an image that is a disk takes a few seconds at most. With a slower registry all layers of
-//! the image are fetched and unpacked as without headstart, and the label of the first of them says why. Only an image
-//! that is a disk itself is waited for, because containerd cannot unpack it.
+//! The search for the form of an image that is a disk takes a few seconds at most, however many pulls there are: its
+//! requests end then, and nothing of it is left. With a slower registry all layers of the image are fetched and
+//! unpacked as without headstart, and the label of the first of them says why. Only an image that is a disk itself is
+//! waited for, because containerd cannot unpack it.
 //!
 //! # When it goes
 //!
@@ -32,11 +34,11 @@
 
 use crate::blank_disk::BlankDisk;
 use crate::container_starts::{self, ContainerPrograms, StartedDisk};
-use crate::converted::{ConvertedImage, WriterTrust};
+use crate::converted::{ConvertedImage, SiblingWish, WriterTrust};
+use crate::file_system::{FILE_SYSTEM, is_noted_writable, note_file_system};
 use crate::labels::WantedLayer;
 use crate::own_disks;
 use crate::packed_layer::{is_layer, pack};
-use crate::searches::{LateSearches, SearchThread};
 use crate::tree_disks::{
     AttachOutcome, DISK_NAME, DISK_PREFIX, DiskOrder, STARTS_SOCKET, TreeDisks, disk_name, new_disk_name,
 };
@@ -47,16 +49,15 @@ use headstart_export::loop_mount::{is_mounted, is_served, mount_disk, unmount_di
 use headstart_snapshotter::container_service::ContainerId;
 use headstart_snapshotter::record::{DiskAccess, RemoteLayer, SnapshotLabels, SnapshotUsage};
 use headstart_snapshotter::remote::{
-    DiskClosing, LayerHold, LayeredDisk, OwnDisk, PackedLayer, RemoteAnswer, RemoteLayerSource, SealedState,
-    StartPlace,
+    DiskClosing, LayerHold, LayeredDisk, ListedBlob, OwnDisk, PackedLayer, RemoteAnswer, RemoteLayerSource,
+    SealedState, StartPlace,
 };
-use headstart_store::{Location, Reference, Selector, StorePrefix, StoreSettings};
+use headstart_store::{Location, Reference, Selector, Stop, StorePrefix, StoreSettings};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Once, mpsc};
-use std::thread;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
@@ -90,8 +91,8 @@ pub struct ImageTrees {
     search_timeout: Duration,
     /// The empty disk; `None` if trees that begin empty are none of disks.
     blank: Option<BlankDisk>,
-    /// Searches that have not ended in that time.
-    late: LateSearches,
+    /// The sibling that is taken of several.
+    wish: SiblingWish,
     /// The answers of registries.
     answers: Mutex<HashMap<Question, KnownAnswer>>,
     /// The numbers of pulls that have found a tree and not recorded a snapshot of it yet; by id.
@@ -131,7 +132,7 @@ impl ImageTrees {
             disks: disks.into(),
             programs,
             blank,
-            late: LateSearches::default(),
+            wish: SiblingWish::default(),
             answers,
             held,
             locks,
@@ -143,6 +144,12 @@ impl ImageTrees {
     #[must_use]
     pub fn with_blank(self, blank: Option<BlankDisk>) -> Self {
         Self { blank, ..self }
+    }
+
+    /// Chooses among several converted forms of an image.
+    #[must_use]
+    pub fn with_wish(self, wish: SiblingWish) -> Self {
+        Self { wish, ..self }
     }
 
     /// Tells the disks which containers start on them.
@@ -203,40 +210,32 @@ impl ImageTrees {
     /// # Errors
     /// [`ErrorKind::Unavailable`] if that takes too long, unless the image is a disk itself; errors of the registry.
     fn search(&self, wanted: &WantedLayer, trust: WriterTrust) -> Result<Option<ConvertedImage>> {
-        let store = headstart_store::open(&wanted.location, &self.stores)?;
-        let (runtime, retry, wanted) = (self.runtime.clone(), self.stores.retry, wanted.clone());
-        let is_disk = wanted.is_disk;
-        let location = wanted.location.clone();
-        let search = move || {
+        let (sender, stop) = Stop::new();
+        let stores = StoreSettings { stop: Some(stop.clone()), ..self.stores.clone() };
+        let (time, is_disk) = (self.search_timeout, wanted.is_disk);
+        let timer = self.runtime.spawn(async move {
+            if is_disk {
+                std::future::pending::<()>().await;
+            }
+            tokio::time::sleep(time).await;
+            sender.ask();
+        });
+        let search = || {
+            let store = headstart_store::open(&wanted.location, &stores)?;
             // A host that does not answer must not hold up a pull for long.
-            runtime.block_on(store.check())?;
-            ConvertedImage::find(&store, &wanted, trust, retry, &runtime)
+            self.runtime.block_on(store.check())?;
+            ConvertedImage::find(&store, wanted, (trust, self.wish), stores.retry, &self.runtime)
         };
-        if is_disk {
-            return search();
+        let found = search();
+        timer.abort();
+        if found.is_ok() || !stop.is_requested() {
+            return found;
         }
-        self.late.check(&location)?;
-        let thread = Arc::new(SearchThread);
-        let goes_on = Arc::clone(&thread);
-        let (answer, answered) = mpsc::channel();
-        let ask = move || {
-            let _goes_on = goes_on;
-            let _ = answer.send(search());
-        };
-        thread::Builder::new()
-            .name("find-image".to_owned())
-            .spawn(ask)
-            .map_err(|error| Error::io("cannot start a thread", error))?;
-        answered.recv_timeout(self.search_timeout).unwrap_or_else(|_| {
-            self.late.add(&thread, &location);
-            let text = format!(
-                "the registry has not answered within {:?} whether it has a disk of the image",
-                self.search_timeout
-            );
-            Err(Error::new(ErrorKind::Unavailable, text)
-                .about(location)
-                .remedy("start the snapshotter with a longer --search-timeout"))
-        })
+        let text =
+            format!("the registry has not answered within {time:?} whether it has a disk of the image");
+        Err(Error::new(ErrorKind::Unavailable, text)
+            .about(&wanted.location)
+            .remedy("start the snapshotter with a longer --search-timeout"))
     }
 
     /// Mounts a tree, unless it is mounted, and returns its directory. `pulled` is the name of the image that
@@ -282,6 +281,7 @@ impl ImageTrees {
                 tracing::warn!(%error, "a disk without use stays attached");
             }
         })?;
+        note_file_system(&directory, &files)?;
         tracing::info!(%tree, directory = %files.display(), "the files of an image are mounted");
         Ok(files)
     }
@@ -303,7 +303,7 @@ impl ImageTrees {
         }
         // A process that was killed leaves its socket, and the mark beside it.
         let socket = [STARTS_SOCKET.to_owned(), format!(".{STARTS_SOCKET}.headstart")];
-        let names = ["name", IMAGE_NAME, ENTRYPOINT, "disk-name.new", DISK_NAME];
+        let names = ["name", IMAGE_NAME, ENTRYPOINT, FILE_SYSTEM, "disk-name.new", DISK_NAME];
         for name in names.into_iter().chain(socket.iter().map(String::as_str)) {
             gone(fs::remove_file(directory.join(name))).map_err(failed)?;
         }
@@ -374,7 +374,7 @@ impl ImageTrees {
 struct FoundLayer {
     tree: TreeName,
     /// The layer's blob, if containerd knows the layer by it.
-    blob: Option<Digest>,
+    blob: Option<ListedBlob>,
     hold: LayerHold,
 }
 
@@ -411,6 +411,22 @@ impl RemoteLayerSource for ImageTrees {
 
     fn blank(&self) -> Result<Option<RemoteLayer>> {
         self.blank.as_ref().map(|blank| blank.image().map(|tree| tree.layer())).transpose()
+    }
+
+    fn can_be_written(&self, disk: &LayeredDisk) -> Result<bool> {
+        let tree = TreeName { above: Vec::new(), ..TreeName::of(disk)? };
+        // The only images in directories of this host are those of empty disks.
+        if matches!(tree.image.location, Location::Directory(_)) {
+            return Ok(true);
+        }
+        let whole = TreeName { lowest: None, ..tree.clone() };
+        let known = [&whole, &tree].iter().find_map(|tree| is_noted_writable(&self.root.join(tree.id())));
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        // An earlier version has mounted it, and noted nothing.
+        let files = self.mounted(&tree, None)?;
+        note_file_system(&self.root.join(tree.id()), &files)
     }
 
     fn open_own(&self, disk: &OwnDisk) -> Result<PathBuf> {

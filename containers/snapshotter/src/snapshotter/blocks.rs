@@ -109,14 +109,7 @@ impl Snapshotter {
 
     /// A committed snapshot and all below, the top one first, for the rule of layers' forms.
     pub(super) fn below(&self, name: Option<&str>) -> Vec<LowerLayer> {
-        let table = self.table.read();
-        let mut records: Vec<_> =
-            std::iter::successors(name.and_then(|name| table.get(name).ok()), |record| {
-                table.get(record.parent.as_deref()?).ok()
-            })
-            .collect();
-        records.reverse();
-        lower_layers(&records)
+        lower_layers(&self.table.read().chain(name))
     }
 
     /// The changes of a disk that may be used: as of one moment, at which its users wait.

@@ -7,14 +7,16 @@ use super::Snapshotter;
 use super::blocks::APPLIED;
 use super::opening::is_set_aside;
 use crate::fault::{FaultKind, FaultResult, SnapshotFault};
-use crate::layer_form::is_disk_in_manifest;
+use crate::layer_form::{is_disk_in_manifest, is_turbo};
 use crate::overlay::{SnapshotMount, mounts_of_disk, remove, usage_of};
 use crate::record::{
     DiskAccess, SnapshotContent, SnapshotId, SnapshotLabels, SnapshotRecord, SnapshotState, SnapshotUsage,
 };
-use crate::remote::{DiskClosing, LayeredDisk, OwnDisk, SealedState, TARGET_LABEL, WRITTEN_DIRECTORY};
+use crate::remote::{
+    DiskClosing, FALLBACK_LABEL, LayeredDisk, OwnDisk, SealedState, TARGET_LABEL, WRITTEN_DIRECTORY,
+};
 use crate::table::{DiskParts, SnapshotPlace, SnapshotTree, WantedTree};
-use headstart_block::ErrorKind;
+use headstart_block::{Error, ErrorKind};
 use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,6 +32,10 @@ const MAX_SIZE_LABEL: &str = "containerd.io/snapshot/max-size";
 const QUOTA_LABEL: &str = "containerd.io/snapshot/headstart.quota";
 /// The file of a sealed layer in the directory of its snapshot. Tools of OverlayBD expect this name.
 const LAYER: &str = "overlaybd.sealed";
+/// The only file in the blob of a disk's layer that has a tar around it.
+const COMMIT_FILE: &str = "overlaybd.commit";
+/// The mark in the blob of a layer in TurboOCI's format.
+const TURBO_MARK: &str = ".turbo.ociv1";
 /// The beginning of the keys under which containerd unpacks layers.
 const UNPACKING: &str = "extract-";
 
@@ -60,16 +66,41 @@ pub(super) fn without_layer(mut labels: SnapshotLabels) -> SnapshotLabels {
 }
 
 impl Snapshotter {
-    /// The tree that an active snapshot is to be.
-    pub(super) fn wanted(&self, key: &str, parent: &str, labels: &SnapshotLabels) -> FaultResult<WantedTree> {
+    /// The tree that an active snapshot is to be. A label is added if it is not the one that the settings ask for.
+    pub(super) fn wanted(
+        &self,
+        key: &str,
+        parent: &str,
+        labels: &mut SnapshotLabels,
+    ) -> FaultResult<WantedTree> {
         if is_for_unpacking(key, labels) {
             return Ok(WantedTree::Overlay);
         }
-        let access = match labels.get(WRITABLE_LABEL) {
+        let asked = labels.get(WRITABLE_LABEL);
+        let access = match asked {
             Some(word) => access_of(word)?,
             None => self.settings.own_disks,
         };
         let Some(access) = access else { return Ok(WantedTree::Overlay) };
+        let below = self.table.read().disk(parent).map(|parts| self.layered(parts));
+        if let Some(below) = below.filter(|_| !parent.is_empty())
+            && !self.remote.can_be_written(&below)?
+        {
+            let image = below.image.0.escape_debug();
+            let cause = format!("{image}: its file system is EROFS, on which nothing can be written");
+            if let Some(word) = asked {
+                let text = format!(
+                    "{cause}, and label {WRITABLE_LABEL}={word} asks for a disk: convert the image with --fs ext4, \
+                     or ask for overlayfs"
+                );
+                return Err(SnapshotFault::new(FaultKind::FailedPrecondition, text));
+            }
+            let text =
+                format!("{cause}: overlayfs takes what is; convert the image with --fs ext4 for a disk");
+            tracing::warn!(key, "{text}");
+            labels.insert(FALLBACK_LABEL.to_owned(), text);
+            return Ok(WantedTree::Overlay);
+        }
         let blank = if parent.is_empty() { self.remote.blank()? } else { None };
         Ok(WantedTree::Disk { access, blank })
     }
@@ -238,12 +269,53 @@ impl Snapshotter {
     /// Adds the label of a sealed layer to those of a commit, if the snapshot has asked for a disk by a label.
     /// `BuildKit` puts the file into the manifest, on top of the layers that it has there, so these have to be the
     /// disk's.
-    pub(super) fn add_layer_label(&self, record: &SnapshotRecord, labels: &mut SnapshotLabels) {
+    ///
+    /// # Errors
+    /// [`FaultKind::FailedPrecondition`] if the data of these is in layers of another image: `BuildKit` leaves out the
+    /// annotations that name it, so that no other host could read the image.
+    pub(super) fn add_layer_label(
+        &self,
+        record: &SnapshotRecord,
+        labels: &mut SnapshotLabels,
+    ) -> FaultResult<()> {
         let is_disk = matches!(record.state, SnapshotState::ActiveDisk { .. });
         let is_asked = is_disk && record.labels.contains_key(WRITABLE_LABEL);
-        if is_asked && is_disk_in_manifest(&self.below(record.parent.as_deref())) {
-            labels.insert(LAYER_LABEL.to_owned(), self.layer_file(record.id).display().to_string());
+        let parent = record.parent.as_deref();
+        if !is_asked || !is_disk_in_manifest(&self.below(parent)) {
+            return Ok(());
         }
+        if is_turbo(&self.table.read().chain(parent)) {
+            let text = format!(
+                "{}: its image is in TurboOCI's format, on which no layer of blocks can be published: build on an \
+                 image that was converted with --mode native",
+                record.key.escape_debug()
+            );
+            return Err(SnapshotFault::new(FaultKind::FailedPrecondition, text));
+        }
+        labels.insert(LAYER_LABEL.to_owned(), self.layer_file(record.id).display().to_string());
+        Ok(())
+    }
+
+    /// Refuses a layer that was unpacked and has no files: the blob of a disk's layer, in a tar, in an image that has
+    /// lost its annotations. A container on it would lack the files without a word.
+    pub(super) fn refuse_blocks_as_files(&self, record: &SnapshotRecord) -> FaultResult<()> {
+        if record.state != SnapshotState::Active || !is_for_unpacking(&record.key, &record.labels) {
+            return Ok(());
+        }
+        let upper = self.overlay.path(SnapshotPlace::Upper(record.id));
+        let failed = |error| Error::io("cannot be listed", error).about(upper.display());
+        let names = std::fs::read_dir(&upper).map_err(failed)?.take(2);
+        let names: Vec<_> = names.collect::<std::io::Result<_>>().map_err(failed)?;
+        let is_commit = matches!(&*names, [only] if only.file_name() == COMMIT_FILE);
+        if !is_commit && !upper.join(TURBO_MARK).exists() {
+            return Ok(());
+        }
+        let text = format!(
+            "{}: this layer has blocks of a disk and no files ({COMMIT_FILE} or {TURBO_MARK}): its image has lost the \
+             annotations that say so. Push it again with them (BuildKit: oci-mediatypes=true)",
+            record.key.escape_debug()
+        );
+        Err(SnapshotFault::new(FaultKind::FailedPrecondition, text))
     }
 
     /// The file of a sealed layer, if the snapshot is one.

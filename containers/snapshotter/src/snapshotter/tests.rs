@@ -3,7 +3,8 @@
 use super::*;
 use crate::layer_form::BLOB_DIGEST;
 use crate::remote::{
-    DiskClosing, LayerHold, LayeredDisk, NoRemoteLayers, OwnDisk, PackedLayer, SealedState, WRITTEN_DIRECTORY,
+    DiskClosing, LayerHold, LayeredDisk, ListedBlob, NoRemoteLayers, OwnDisk, PackedLayer, SealedState,
+    WRITTEN_DIRECTORY,
 };
 use crate::table::SnapshotChange;
 use headstart_block::{Digest, Error, ErrorKind, Result};
@@ -18,6 +19,7 @@ use tempfile::TempDir;
 
 mod blocks;
 mod quotas;
+mod refused;
 
 fn clock() -> impl Fn() -> SnapshotTime + Send + Sync + 'static {
     let seconds = AtomicI64::new(0);
@@ -175,7 +177,8 @@ impl RemoteLayerSource for Disks {
     fn find(&self, labels: &SnapshotLabels) -> Result<RemoteAnswer> {
         let target = &labels[TARGET_LABEL];
         // A layer that containerd knows by its blob, and others.
-        let blob = target.parse::<Digest>().ok();
+        let listed = |digest| ListedBlob { digest, is_turbo: labels.contains_key("turbo") };
+        let blob = target.parse().ok().map(listed);
         match target.get(..4) {
             Some("disk" | "sha2") => {
                 self.held.fetch_add(1, Ordering::SeqCst);
@@ -214,6 +217,10 @@ impl RemoteLayerSource for Disks {
 
     fn blank(&self) -> Result<Option<RemoteLayer>> {
         Ok(Some(RemoteLayer("blank".to_owned())))
+    }
+
+    fn can_be_written(&self, disk: &LayeredDisk) -> Result<bool> {
+        Ok(!disk.image.0.ends_with("read-only"))
     }
 
     /// Its disks are directories: `open` marks those that are served, and `used` those that are used.

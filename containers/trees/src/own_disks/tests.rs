@@ -4,6 +4,8 @@ use super::*;
 use crate::tree_disks::AttachedTree;
 use headstart_export::loop_mount::mount_writable;
 use headstart_lsmt::writable::NewDisk;
+use headstart_snapshotter::record::RemoteLayer;
+use headstart_snapshotter::remote::LayeredDisk;
 use headstart_testkit::process::{installed, is_root};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -103,4 +105,106 @@ fn what_an_interrupted_sealing_has_left_is_ended_and_a_failed_one_leaves_nothing
     seal(&disks, &place, &layer, state).unwrap();
     close(&disks, &place, DiskClosing::Anyway).unwrap();
     assert!(!is_mounted(&files).unwrap());
+}
+
+/// The order of a disk in `place` with a limit.
+fn limited(place: &Path, access: DiskAccess, most: u64) -> (TreeName, OwnDisk) {
+    let image = format!("oci://h/app@{}#all", headstart_block::Digest::of(b"x"));
+    let below = LayeredDisk::of(RemoteLayer(image.clone()));
+    (image.parse().unwrap(), OwnDisk { below, place: place.to_owned(), access, most: Some(most) })
+}
+
+/// The clusters that the file system of a disk keeps free.
+fn reserved(disk: &Path) -> u64 {
+    let device = devices_at(disk).unwrap().remove(0);
+    let knob = Path::new("/sys/fs/ext4").join(device.file_name().unwrap()).join("reserved_clusters");
+    fs::read_to_string(knob).unwrap().trim().parse().unwrap()
+}
+
+/// A snapshotter that dies between two steps of opening a disk leaves what each round begins with.
+#[test]
+fn a_limit_is_set_whichever_step_of_opening_the_disk_was_the_last() {
+    let Some((_dir, place, _)) = mounted() else { return };
+    let (disk, files) = (place.join(DISK), place.join(MOUNTPOINT));
+    let disks = PlainFiles(AtomicUsize::new(0));
+    let (tree, own) = limited(&place, DiskAccess::Directory, 4 << 20);
+    for step in ["mounted", "with a note of the limit", "limited", "not mounted"] {
+        if step == "not mounted" {
+            unmount_disk(&files).unwrap();
+        }
+        // The kernel alone has it: it is the first thing that is lost.
+        if !devices_at(&disk).unwrap().is_empty() && step != "limited" {
+            let device = devices_at(&disk).unwrap().remove(0);
+            let knob = Path::new("/sys/fs/ext4").join(device.file_name().unwrap());
+            fs::write(knob.join("reserved_clusters"), "0").unwrap();
+        }
+        assert_eq!(open(&disks, &tree, &own).unwrap(), files, "{step}");
+        assert!(reserved(&disk) > 0, "{step}");
+        let full = fs::write(files.join("big"), vec![7; 8 << 20]).unwrap_err();
+        assert_eq!(full.kind(), io::ErrorKind::StorageFull, "{step}");
+        fs::remove_file(files.join("big")).unwrap();
+    }
+    close(&disks, &place, DiskClosing::Anyway).unwrap();
+}
+
+#[test]
+fn a_disk_whose_limit_cannot_be_set_is_not_left_mounted() {
+    let Some((_dir, place, _)) = mounted() else { return };
+    let files = place.join(MOUNTPOINT);
+    unmount_disk(&files).unwrap();
+    let disks = PlainFiles(AtomicUsize::new(0));
+    let (tree, own) = limited(&place, DiskAccess::Directory, 4 << 20);
+    // The note cannot be written.
+    fs::create_dir_all(place.join("reserved.new")).unwrap();
+    let error = open(&disks, &tree, &own).unwrap_err();
+    assert!(error.to_string().contains("cannot limit the space"), "{error}");
+    assert!(!is_mounted(&files).unwrap());
+    fs::remove_dir(place.join("reserved.new")).unwrap();
+    open(&disks, &tree, &own).unwrap();
+    assert!(reserved(&place.join(DISK)) > 0);
+    close(&disks, &place, DiskClosing::Anyway).unwrap();
+}
+
+/// Unmounts a directory at the end.
+struct Mounted(PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        while unmount_disk(&self.0).unwrap_or(false) {}
+    }
+}
+
+/// A file system in memory without room stands for a disk that has failed.
+#[test]
+fn a_device_that_cannot_be_made_durable_does_not_stay() {
+    if !is_root() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().canonicalize().unwrap().join("full");
+    fs::create_dir(&root).unwrap();
+    let mut command = Command::new("mount");
+    command.args(["-t", "tmpfs", "-o", "size=1M", "tmpfs"]).arg(&root);
+    assert!(command.status().unwrap().success());
+    let _mounted = Mounted(root.clone());
+    let place = root.join("block");
+    make_places(&place).unwrap();
+    let disk = place.join(DISK);
+    File::create(&disk).unwrap().set_len(SIZE).unwrap();
+    let (tree, own) = limited(&place, DiskAccess::Device, 4 << 20);
+    let disks = PlainFiles(AtomicUsize::new(0));
+    let device = open(&disks, &tree, &own).unwrap();
+    let written = OpenOptions::new().write(true).open(&device).unwrap();
+    // In the kernel's memory, for now.
+    std::os::unix::fs::FileExt::write_all_at(&written, &vec![7; 8 << 20], 0).unwrap();
+    drop(written);
+    let error = close(&disks, &place, DiskClosing::IfUnused).unwrap_err();
+    assert!(error.to_string().contains("cannot be made durable"), "{error}");
+    for _ in 0..LOOKS {
+        if devices_at(&disk).unwrap().is_empty() {
+            break;
+        }
+        thread::sleep(LOOK);
+    }
+    assert_eq!(devices_at(&disk).unwrap(), Vec::<PathBuf>::new());
 }

@@ -225,6 +225,85 @@ fn a_registry_that_does_not_answer_is_asked_once_and_for_a_bounded_time() {
     runtime.shutdown_background();
 }
 
+/// The labels with which containerd asks for a layer of an image.
+fn labels_of(image: &str, number: u8) -> SnapshotLabels {
+    SnapshotLabels::from([
+        ("containerd.io/snapshot.ref".to_owned(), Digest::of(&[number]).to_string()),
+        ("containerd.io/snapshot/cri.image-ref".to_owned(), image.to_owned()),
+        ("containerd.io/snapshot/cri.manifest-digest".to_owned(), Digest::of(b"manifest").to_string()),
+    ])
+}
+
+/// All searches end in time, with their requests: a registry that does not answer fills the host with neither threads
+/// nor connections.
+#[test]
+fn many_pulls_from_a_registry_that_does_not_answer_end_in_time_and_leave_nothing() {
+    const PULLS: usize = 48;
+    let (root, timeout) = (TempDir::new().unwrap(), Duration::from_millis(300));
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let host = silent.local_addr().unwrap();
+    let runtime = Runtime::new().unwrap();
+    let trees = ImageTrees::new(
+        root.path(),
+        StoreSettings::default(),
+        Vec::new(),
+        timeout,
+        runtime.handle().clone(),
+        Box::new(CountedDisks::default()),
+    );
+    let trees = &trees.unwrap();
+    // Takes connections, and sees when they end.
+    let (ended, ends) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        while let Ok((mut connection, _)) = silent.accept() {
+            let ended = ended.clone();
+            std::thread::spawn(move || {
+                let _ = std::io::copy(&mut connection, &mut std::io::sink());
+                let _ = ended.send(());
+            });
+        }
+    });
+    let times = std::thread::scope(|scope| {
+        let pull = |number: usize| {
+            move || {
+                let begun = Instant::now();
+                let found = trees.find(&labels_of(&format!("{host}/app{number}:1"), 0));
+                assert_eq!(found.unwrap_err().kind(), ErrorKind::Unavailable);
+                begun.elapsed()
+            }
+        };
+        let pulls: Vec<_> = (0..PULLS).map(|number| scope.spawn(pull(number))).collect();
+        pulls.into_iter().map(|pull| pull.join().unwrap()).collect::<Vec<_>>()
+    });
+    assert!(times.iter().all(|time| *time >= timeout && *time < timeout * 10), "{times:?}");
+    for number in 0..PULLS {
+        let end = ends.recv_timeout(Duration::from_secs(5));
+        assert!(end.is_ok(), "{number} connections of {PULLS} have ended");
+    }
+    runtime.shutdown_background();
+}
+
+#[test]
+fn a_disk_is_known_to_be_read_only_by_a_note_beside_the_tree_of_its_image() {
+    let scene = Scene::new();
+    let (whole, lowest) = (tree(b"a", None), tree(b"a", Some(2)));
+    scene.attach(&whole);
+    let directory = scene.root.path().join(whole.id());
+    for (kind, is_writable) in [("erofs", false), ("ext4", true)] {
+        fs::write(directory.join(FILE_SYSTEM), kind).unwrap();
+        let above = TreeName { above: vec!["/snapshots/1/layer".into()], ..whole.clone() };
+        for tree in [&whole, &lowest, &above] {
+            assert_eq!(scene.trees.can_be_written(&disk_of(tree)).unwrap(), is_writable, "{tree}");
+        }
+    }
+    // A tree that is mounted by an earlier version has none: what is mounted tells.
+    fs::remove_file(directory.join(FILE_SYSTEM)).unwrap();
+    assert!(note_file_system(&directory, &directory).unwrap());
+    assert!(scene.trees.can_be_written(&disk_of(&whole)).unwrap());
+    let empty = format!("file:///blank@{}#all", Digest::of(b"x"));
+    assert!(scene.trees.can_be_written(&LayeredDisk::of(RemoteLayer(empty))).unwrap());
+}
+
 fn sorted(names: &[&String]) -> Vec<String> {
     names.iter().map(|name| (*name).clone()).collect::<BTreeSet<_>>().into_iter().collect()
 }
