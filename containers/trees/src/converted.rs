@@ -18,6 +18,7 @@ use headstart_image::manifest::{BLOB_DIGEST, BlobRef, Config, ImageLayer, MAX_MA
 use headstart_snapshotter::remote::ListedBlob;
 use headstart_store::{Location, Reference, Referrer, RetrySettings, Selector, Store, Urgency};
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::thread;
 use tokio::runtime::Handle;
@@ -335,6 +336,12 @@ impl Search<'_> {
         let count = manifest.disk_layers().count();
         if chains.is_empty() || count < chains.len() {
             return Err(wrong(format!("has {count} layers, the original {}", chains.len())));
+        }
+        let kinds: BTreeSet<_> =
+            manifest.disk_layers().zip(&chains).map(|(layer, _)| layer.file_system()).collect();
+        if kinds.len() > 1 {
+            let kinds = kinds.into_iter().collect::<Vec<_>>().join(", ");
+            return Err(wrong(format!("its layers are of several file systems: {}", kinds.escape_debug())));
         }
         for (number, (layer, chain)) in manifest.disk_layers().zip(&chains).enumerate() {
             // An image that is named itself has chain ids of its own, and its origins are the original's.

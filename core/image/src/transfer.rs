@@ -19,7 +19,7 @@
 //! until then ranges cannot be checked. So a tree that the source lacks is reported and counted, but does not stop the
 //! copy.
 
-use crate::disk_form::disk_form;
+use crate::disk_form::{disk_form, newest};
 use crate::manifest::{INDEX_OCI, MANIFEST_OCI, Manifest, media_type};
 use crate::plan_artifact::{self, EMPTY_CONFIG};
 use crate::progress::{Progress, step};
@@ -409,7 +409,7 @@ impl Transfer<'_> {
         let (was, trees) = join(before, trees).await;
         trees?;
         let digest = Digest::of(&bytes);
-        let stored = self.publish(bytes, manifest.artifact_type(), publication).await?;
+        let stored = self.publish(bytes, manifest, publication).await?;
         if stored != digest {
             let cause = format!("stored the manifest under another digest, {stored}");
             return Err(Error::corrupt(cause).about(self.target.name()));
@@ -420,26 +420,43 @@ impl Transfer<'_> {
     /// Writes the manifest, and what leads to it. Returns its digest.
     async fn publish(
         &self,
-        manifest: Bytes,
-        artifact_type: &str,
+        bytes: Bytes,
+        manifest: &Manifest,
         publication: PublishedAs<'_>,
     ) -> Result<Digest> {
-        let (target, media_type) = (self.target, media_type(&manifest));
+        let (target, media_type) = (self.target, media_type(&bytes));
         match publication {
-            PublishedAs::Tag(tag) => target.put_manifest(&media_type, manifest, Some(tag)).await,
-            PublishedAs::Digest => target.put_manifest(&media_type, manifest, None).await,
+            PublishedAs::Tag(tag) => target.put_manifest(&media_type, bytes, Some(tag)).await,
+            PublishedAs::Digest => target.put_manifest(&media_type, bytes, None).await,
             PublishedAs::Referrer(subject) => {
-                let digest = Digest::of(&manifest);
-                let old = target.referrers(subject, artifact_type).await?;
-                let old: Vec<_> = old.iter().map(|old| old.digest).filter(|old| *old != digest).collect();
-                target.put_referrer(subject, &media_type, manifest, &old).await
+                let old = self.replaced(subject, manifest, Digest::of(&bytes)).await?;
+                target.put_referrer(subject, &media_type, bytes, &old).await
             }
             PublishedAs::Index { tag, index } => {
-                let stored = target.put_manifest(&media_type, manifest, None).await?;
+                let stored = target.put_manifest(&media_type, bytes, None).await?;
                 target.put_manifest(INDEX_OCI, index.clone(), Some(tag)).await?;
                 Ok(stored)
             }
         }
+    }
+
+    /// The artifacts of `subject` that the new one takes the place of. One whose file system can be written to takes no
+    /// place of one that is only read, nor the other way round: hosts choose between the two.
+    async fn replaced(&self, subject: &Digest, new: &Manifest, digest: Digest) -> Result<Vec<Digest>> {
+        let listed = self.target.referrers(subject, new.artifact_type()).await?;
+        let mut replaced = Vec::new();
+        for old in newest(&listed).filter(|old| *old != digest) {
+            let found = self.target.manifest(&Selector::Digest(old)).await;
+            let is_of_other_kind = match found {
+                Ok((_, bytes)) => {
+                    Manifest::parse(&bytes).is_ok_and(|old| old.is_only_read() != new.is_only_read())
+                }
+                Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Corrupt) => false,
+                Err(error) => return Err(error),
+            };
+            replaced.extend((!is_of_other_kind).then_some(old));
+        }
+        Ok(replaced)
     }
 
     /// Copies the plan; an error is not fatal, because an image is worth copying without its plan, too.

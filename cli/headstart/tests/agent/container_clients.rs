@@ -2,6 +2,7 @@
 
 use crate::attached::TIMEOUT;
 use crate::containers::{Host, HostSettings};
+use crate::cri;
 use crate::scene::{Scene, run_tool};
 use headstart_testkit::containerd::{Containerd, program};
 use headstart_testkit::process::Process;
@@ -81,6 +82,40 @@ fn nerdctl_pulls_nothing_of_an_image_and_commits_pushes_and_saves_it() {
     }
 }
 
+#[test]
+fn what_a_container_with_a_limit_has_written_is_committed_and_pushed_and_runs_on_another_host() {
+    let scene = Scene::new();
+    let settings = HostSettings { words: "--writable dir --container-quota 8M", ..settings() };
+    let Some(host) = Host::start_with(&scene, &settings) else { return };
+    if !Containerd::has_client("nerdctl") || !Containerd::has_differs() {
+        return;
+    }
+    let own = format!("{}/disks/shell:1", host.registry_host);
+    host.convert(&format!("oci://{own}"));
+    host.nerdctl(&["pull", "--quiet", &own]);
+    let name = host.containerd.id_of("limited");
+    host.nerdctl(&["run", "-d", "--net", "none", "--name", &name, &own, "/bin/sleep", "1000"]);
+    let fill = "cat /dev/zero > /opt/big || echo full; rm /opt/big; echo kept > /opt/kept; cat /opt/kept";
+    assert_eq!(host.nerdctl(&["exec", &name, "/bin/sh", "-c", fill]), "full\nkept\n");
+    let new = format!("{}/disks/shell:2", host.registry_host);
+    host.nerdctl(&["commit", &name, &new]);
+    host.nerdctl(&["rm", "-f", &name]);
+    host.nerdctl(&["push", "--quiet", &new]);
+    let layers = host.manifest(&new)["layers"].as_array().unwrap().clone();
+    assert_eq!(layers.len(), host.layers + 1);
+    // What was written and removed takes no space in the layer.
+    assert!(layers[host.layers]["size"].as_u64().unwrap() < 1 << 20, "{layers:?}");
+
+    let elsewhere = Scene::new();
+    let other = host.another(&elsewhere);
+    other.pull(&new);
+    assert_eq!(other.fetched(), 2, "{}", other.snapshotter.output());
+    assert_eq!(other.containerd.run(&new, "pulled", "cat /opt/kept /etc/greeting"), "kept\ntwo\n");
+    for image in [&new, &own] {
+        host.nerdctl(&["rmi", "-f", image]);
+    }
+}
+
 /// The place at which `BuildKit` calls OverlayBD's program.
 const COMMIT: &str = "/opt/overlaybd/bin/overlaybd-commit";
 
@@ -150,16 +185,20 @@ impl<'h> BuildKit<'h> {
     /// Builds an image on another one, in two steps, and pushes it.
     #[track_caller]
     fn build(&self, from: &str, to: &str) {
+        let built = self.try_build(from, to, "oci-mediatypes=true");
+        let said = String::from_utf8_lossy(&built.stderr).into_owned();
+        assert!(built.status.success(), "{said}\n{}", self.host.snapshotter.output());
+    }
+
+    fn try_build(&self, from: &str, to: &str, options: &str) -> Output {
         let steps = "RUN [\"/bin/sh\", \"-c\", \"echo one > /opt/one; echo three > /etc/greeting\"]\n\
                      RUN [\"/bin/sh\", \"-c\", \"cat /opt/one > /opt/two\"]\n";
         fs::create_dir_all(self.host.scene.path("context")).unwrap();
         fs::write(self.host.scene.path("context/Dockerfile"), format!("FROM {from}\n{steps}")).unwrap();
-        let output = format!("type=image,name={to},push=true,oci-mediatypes=true");
+        let output = format!("type=image,name={to},push=true,{options}");
         let words = ["build", "--progress", "plain", "--frontend", "dockerfile.v0", "--local"];
         let places = ["context=context", "--local", "dockerfile=context", "--output", &output];
-        let built = self.ask(&[&words[..], &places].concat());
-        let said = String::from_utf8_lossy(&built.stderr).into_owned();
-        assert!(built.status.success(), "{said}\n{}", self.host.snapshotter.output());
+        self.ask(&[&words[..], &places].concat())
     }
 }
 
@@ -199,4 +238,30 @@ fn buildkit_builds_disks_on_disks_and_tars_on_originals() {
         let said = other.containerd.run(image, "built", "cat /opt/two /etc/greeting");
         assert_eq!(said, "one\nthree\n", "{image}");
     }
+}
+
+#[test]
+fn builds_of_which_other_hosts_would_lack_files_are_refused_when_they_are_built_or_pulled() {
+    let scene = Scene::new();
+    let Some(host) = Host::start_with(&scene, &settings()) else { return };
+    if !Containerd::has_client("buildkitd") || !Containerd::has_client("buildctl") {
+        return;
+    }
+    let name = |tag: &str| format!("{}/disks/shell:{tag}", host.registry_host);
+    host.convert(&format!("oci://{}", name("native")));
+    host.convert(&format!("oci://{} --mode turbo", name("turbo")));
+    {
+        let buildkit = BuildKit::start(&host);
+        let refused = buildkit.try_build(&name("turbo"), &name("turbo-built"), "oci-mediatypes=true");
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && said.contains("--mode native"), "{said}");
+        let built = buildkit.try_build(&name("native"), &name("plain"), "oci-mediatypes=false");
+        let said = String::from_utf8_lossy(&built.stderr).into_owned();
+        assert!(built.status.success(), "{said}");
+    }
+    assert!(blocks(&host.manifest(&name("plain"))).iter().all(|is_named| !is_named));
+    let elsewhere = Scene::new();
+    let other = host.another(&elsewhere);
+    let refused = cri::pull(&other.containerd.socket(), &name("plain")).unwrap_err().to_string();
+    assert!(other.containerd.snapshots().is_empty(), "{refused}");
 }

@@ -399,7 +399,7 @@ fn an_image_that_is_a_disk_needs_no_trust_and_one_that_claims_other_layers_is_re
 }
 
 /// Changes the manifest and the config of an image in a directory of skopeo's.
-fn change_image(image: &Path, change: &dyn Fn(&mut Value, &mut Value)) {
+pub(crate) fn change_image(image: &Path, change: &dyn Fn(&mut Value, &mut Value)) {
     let read = |name: &str| serde_json::from_slice::<Value>(&fs::read(image.join(name)).unwrap()).unwrap();
     let mut manifest = read("manifest.json");
     let digest = manifest["config"]["digest"].as_str().unwrap().to_owned();

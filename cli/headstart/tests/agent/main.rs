@@ -40,6 +40,7 @@ mod agent;
 mod cluster;
 mod container_clients;
 mod container_disks;
+mod container_forms;
 mod container_layers;
 mod containerd_suite;
 mod containers;

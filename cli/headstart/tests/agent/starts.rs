@@ -27,7 +27,7 @@ fn recorded(scene: &Scene) -> Vec<(String, usize)> {
 }
 
 /// Removes the image, so that its disk is detached.
-fn forget(host: &Host<'_>) {
+pub(crate) fn forget(host: &Host<'_>) {
     for name in host.containerd.ctr(&["images", "ls", "-q"]).lines() {
         host.containerd.ctr(&["images", "rm", "--sync", name]);
     }
@@ -35,7 +35,7 @@ fn forget(host: &Host<'_>) {
 }
 
 /// The log of the disk's process.
-fn log(host: &Host<'_>, scene: &Scene) -> String {
+pub(crate) fn log(host: &Host<'_>, scene: &Scene) -> String {
     let name = host.agent.disks()[0]["name"].as_str().unwrap().to_owned();
     fs::read_to_string(scene.path(&format!("a/disks/{name}.log"))).unwrap()
 }

@@ -209,7 +209,8 @@ fn a_damaged_sibling_hides_no_other_and_is_named_where_there_is_no_other() {
         scene.json(&format!("image convert file://~/layout:app --referrer --size 256M {words}"))["digest"]
             .clone()
     };
-    let (older, newer) = (convert(""), convert("--codec lz4"));
+    // One that can be written to and one that is only read stand beside each other.
+    let (older, newer) = (convert(""), convert("--fs erofs"));
     let inspected = || scene.json("image inspect file://~/layout:app")["digest"].clone();
     assert_eq!(inspected(), newer);
     damage(&scene, "layout", &newer);

@@ -17,6 +17,8 @@ use headstart_block::Digest;
 
 /// The key of a layer annotation of OverlayBD's tools: the file system of the disk, if it is not ext4.
 const FILE_SYSTEM: &str = "containerd.io/snapshot/overlaybd/blob-fs-type";
+/// The file system of layers that state none.
+const DEFAULT_FILE_SYSTEM: &str = "ext4";
 /// The file system that nothing can be written to.
 const READ_ONLY: &str = "erofs";
 const SOURCE_DIGEST: &str = "dev.headstart.source-digest";
@@ -72,10 +74,11 @@ impl Manifest {
         of_layer.map(String::as_str).or_else(options)
     }
 
-    /// `true` if the annotations state a file system that is only read: EROFS.
+    /// `true` if the annotations of a layer state a file system that is only read: EROFS. The layer by which an image
+    /// was optimized states none.
     #[must_use]
     pub fn is_only_read(&self) -> bool {
-        self.file_system() == Some(READ_ONLY)
+        self.layers.iter().any(|layer| layer.file_system() == READ_ONLY)
     }
 }
 
@@ -106,6 +109,12 @@ impl ImageLayer {
     pub fn with_file_system(mut self, kind: &str) -> Self {
         self.annotations.insert(FILE_SYSTEM.to_owned(), kind.to_owned());
         self
+    }
+
+    /// Returns the kind of file system that the layer is a part of, as its annotations state it.
+    #[must_use]
+    pub fn file_system(&self) -> &str {
+        self.annotations.get(FILE_SYSTEM).map_or(DEFAULT_FILE_SYSTEM, String::as_str)
     }
 
     /// Returns the origin that the layer's annotations state. `None` if they state none, or not validly.
