@@ -4,9 +4,13 @@
 //! ([`ImageProxy`](crate::image_proxy::ImageProxy)), and go into a file from which all requests of this host to the
 //! registry take them ([`PullCredentials`]).
 //!
-//! Credentials that are offered count for the pull alone. Those with which containerd has pulled the image are
-//! accepted: the registry has taken them for that repository, and they are kept for a time. Each pull begins that
-//! time anew. What containerd could not pull with leaves the credentials as they were.
+//! Credentials that are offered count for the pull alone, beside the ones that were accepted. Those with which
+//! containerd has pulled the image are accepted: the registry has taken them for that repository, and they are kept for
+//! a time. Each pull begins that time anew. A pull that fails, or whose process is killed, leaves what was accepted as
+//! it was.
+//!
+//! A repository has one user's credentials at a time. If two users pull from one repository, such as two namespaces of
+//! Kubernetes, those count that have pulled last: the registry gives both the same bytes.
 //!
 //! The file is not encrypted: its key would be beside it, as everything is that a host needs in order to start
 //! by itself.
@@ -62,22 +66,51 @@ impl OfferedSecret {
 pub struct PullSecrets {
     path: PathBuf,
     kept_for: Duration,
-    /// Locked while the file is changed: the pulls that go on, by repository.
-    pulls: Mutex<BTreeMap<String, RunningPulls>>,
+    /// Locked while the file is changed.
+    pulls: Mutex<RunningPulls>,
 }
 
-/// The pulls from a repository that go on.
-#[derive(Debug)]
+/// The pulls that go on.
+#[derive(Debug, Default)]
 struct RunningPulls {
-    count: usize,
-    /// The credentials that were accepted last, which a pull that fails brings back.
-    accepted: Option<PullCredential>,
+    /// The number of pulls that have begun.
+    begun: u64,
+    /// The repository and the credentials of each, by its number.
+    running: BTreeMap<u64, (String, PullCredential)>,
+}
+
+impl RunningPulls {
+    fn begin(&mut self, repository: &str, credential: PullCredential) -> u64 {
+        self.begun += 1;
+        self.running.insert(self.begun, (repository.to_owned(), credential));
+        self.begun
+    }
+
+    /// The credentials of all of them, the newest first.
+    fn offered(&self) -> BTreeMap<String, Vec<PullCredential>> {
+        let mut offered = BTreeMap::<_, Vec<_>>::new();
+        for (repository, credential) in self.running.values().rev() {
+            let of_repository = offered.entry(repository.clone()).or_default();
+            let words = |credential: &PullCredential| {
+                [&credential.username, &credential.password, &credential.identity_token].map(String::clone)
+            };
+            if !of_repository.iter().any(|newer| words(newer) == words(credential)) {
+                of_repository.push(credential.clone());
+            }
+        }
+        offered
+    }
 }
 
 impl PullSecrets {
-    /// Keeps credentials in the file at `path`, each for `kept_for` after the last pull with it.
+    /// Keeps credentials in the file at `path`, each for `kept_for` after the last pull with it. Credentials of pulls
+    /// that an earlier process did not end are dropped.
     pub fn new(path: impl Into<PathBuf>, kept_for: Duration) -> Self {
-        Self { path: path.into(), kept_for, pulls: Mutex::default() }
+        let secrets = Self { path: path.into(), kept_for, pulls: Mutex::default() };
+        if PullCredentials::read(&secrets.path).is_ok_and(|kept| !kept.offered.is_empty()) {
+            secrets.change(&mut secrets.pulls.lock(), |_| {});
+        }
+        secrets
     }
 
     /// The file of credentials.
@@ -94,24 +127,22 @@ impl PullSecrets {
             return None;
         }
         let during = offered.until(now().saturating_add(PULL_TIME.as_secs()));
-        self.change(|kept, pulls| {
-            let repository = offered.repository.clone();
-            let before = kept.repositories.insert(repository.clone(), during.clone());
-            // While others go on, what is there is theirs.
-            pulls.entry(repository).or_insert(RunningPulls { count: 0, accepted: before }).count += 1;
-        })?;
-        Some(PullWith { secrets: Arc::clone(self), offered, during, is_accepted: false })
+        let mut pulls = self.pulls.lock();
+        let number = pulls.begin(&offered.repository, during);
+        if self.change(&mut pulls, |_| {}).is_none() {
+            pulls.running.remove(&number);
+            return None;
+        }
+        drop(pulls);
+        Some(PullWith { secrets: Arc::clone(self), offered, number })
     }
 
-    /// Changes the file. `None` if that fails, which is logged.
-    fn change(
-        &self,
-        change: impl FnOnce(&mut PullCredentials, &mut BTreeMap<String, RunningPulls>),
-    ) -> Option<()> {
-        let mut pulls = self.pulls.lock();
+    /// Changes what was accepted, and writes it with what is offered now. `None` if that fails, which is logged.
+    fn change(&self, pulls: &mut RunningPulls, change: impl FnOnce(&mut PullCredentials)) -> Option<()> {
         let changed = PullCredentials::read(&self.path).and_then(|mut kept| {
-            change(&mut kept, &mut pulls);
+            change(&mut kept);
             drop_old(&mut kept, now());
+            kept.offered = pulls.offered();
             self.write(&kept)
         });
         changed.inspect_err(|error| tracing::warn!(%error, "credentials for pulling are not kept")).ok()
@@ -143,135 +174,33 @@ fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// A pull with offered credentials. Dropped, it brings those before back, unless they were accepted.
+/// A pull with offered credentials, which count until it is dropped.
 pub(crate) struct PullWith {
     secrets: Arc<PullSecrets>,
     offered: OfferedSecret,
-    during: PullCredential,
-    is_accepted: bool,
+    number: u64,
 }
 
 impl PullWith {
     /// Keeps them: the image was pulled with them.
-    pub(crate) fn accept(mut self) {
+    pub(crate) fn accept(self) {
         let accepted = self.offered.until(now().saturating_add(self.secrets.kept_for.as_secs()));
-        let repository = self.offered.repository.clone();
-        self.is_accepted = true;
-        self.secrets.change(|kept, pulls| {
-            if let Some(running) = pulls.get_mut(&repository) {
-                running.accepted = Some(accepted.clone());
-            }
-            kept.repositories.insert(repository, accepted);
+        let mut pulls = self.secrets.pulls.lock();
+        pulls.running.remove(&self.number);
+        self.secrets.change(&mut pulls, |kept| {
+            kept.repositories.insert(self.offered.repository.clone(), accepted);
         });
     }
-}
-
-/// One of the pulls from a repository is over; returns the credentials that were accepted last.
-fn end_pull(pulls: &mut BTreeMap<String, RunningPulls>, repository: &str) -> Option<PullCredential> {
-    let running = pulls.get_mut(repository)?;
-    running.count = running.count.saturating_sub(1);
-    let accepted = running.accepted.clone();
-    if running.count == 0 {
-        pulls.remove(repository);
-    }
-    accepted
 }
 
 impl Drop for PullWith {
     fn drop(&mut self) {
-        let repository = self.offered.repository.clone();
-        if self.is_accepted {
-            end_pull(&mut self.secrets.pulls.lock(), &repository);
-            return;
+        let mut pulls = self.secrets.pulls.lock();
+        if pulls.running.remove(&self.number).is_some() {
+            self.secrets.change(&mut pulls, |_| {});
         }
-        self.secrets.change(|kept, pulls| {
-            let accepted = end_pull(pulls, &repository);
-            // Another pull may have put its own there.
-            if kept.repositories.get(&repository) == Some(&self.during) {
-                match accepted {
-                    Some(accepted) => _ = kept.repositories.insert(repository, accepted),
-                    None => _ = kept.repositories.remove(&repository),
-                }
-            }
-        });
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::unix::fs::PermissionsExt;
-
-    const DAY: Duration = Duration::from_secs(24 * 3600);
-
-    fn offered(password: &str) -> OfferedSecret {
-        let (repository, username) = ("reg.lan/a".to_owned(), "u".to_owned());
-        OfferedSecret { repository, username, password: password.to_owned(), identity_token: String::new() }
-    }
-
-    /// The password for the repository after so many hours.
-    fn after(secrets: &PullSecrets, hours: u64) -> Option<String> {
-        let kept = PullCredentials::read(secrets.path()).unwrap();
-        kept.of("reg.lan/a", now() + hours * 3600).map(|found| found.password.clone())
-    }
-
-    fn secrets(dir: &tempfile::TempDir) -> Arc<PullSecrets> {
-        Arc::new(PullSecrets::new(dir.path().join("secrets"), DAY))
-    }
-
-    #[test]
-    fn only_credentials_that_have_pulled_are_kept_and_for_a_time() {
-        let dir = tempfile::tempdir().unwrap();
-        let secrets = secrets(&dir);
-        let pull = secrets.offer(offered("p")).unwrap();
-        assert_eq!((after(&secrets, 0), after(&secrets, 2)), (Some("p".to_owned()), None), "during the pull");
-        drop(pull);
-        assert_eq!(after(&secrets, 0), None, "a pull that failed");
-        secrets.offer(offered("p")).unwrap().accept();
-        assert_eq!((after(&secrets, 23), after(&secrets, 25)), (Some("p".to_owned()), None));
-        let mode = std::fs::metadata(secrets.path()).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o600);
-        drop(secrets.offer(offered("wrong")).unwrap());
-        assert_eq!(after(&secrets, 23), Some("p".to_owned()), "the ones before are back");
-        assert!(
-            secrets.offer(OfferedSecret { password: "x".repeat(WORD_MOST + 1), ..offered("") }).is_none()
-        );
-    }
-
-    #[test]
-    fn a_pull_that_fails_takes_nothing_from_one_that_succeeds_meanwhile() {
-        let dir = tempfile::tempdir().unwrap();
-        let secrets = secrets(&dir);
-        let good = secrets.offer(offered("good")).unwrap();
-        let bad = secrets.offer(offered("bad")).unwrap();
-        good.accept();
-        drop(bad);
-        assert_eq!(after(&secrets, 23), Some("good".to_owned()));
-    }
-
-    #[test]
-    fn pulls_that_fail_at_once_bring_the_accepted_credentials_back() {
-        for first_ends_first in [true, false] {
-            let dir = tempfile::tempdir().unwrap();
-            let secrets = secrets(&dir);
-            secrets.offer(offered("good")).unwrap().accept();
-            let mut pulls = ["one", "two"].map(|wrong| secrets.offer(offered(wrong)).unwrap()).into_iter();
-            let (one, two) = (pulls.next(), pulls.next());
-            let (first, second) = if first_ends_first { (one, two) } else { (two, one) };
-            drop(first);
-            drop(second);
-            assert_eq!(after(&secrets, 23), Some("good".to_owned()), "{first_ends_first}");
-        }
-    }
-
-    #[test]
-    fn the_credentials_that_end_first_go_first() {
-        let mut kept = PullCredentials::default();
-        for number in 0..REPOSITORIES_MOST as u64 + 2 {
-            kept.repositories.insert(format!("r{number}"), offered("p").until(number + 10));
-        }
-        drop_old(&mut kept, 10);
-        assert_eq!(kept.repositories.len(), REPOSITORIES_MOST);
-        assert!(!kept.repositories.contains_key("r1") && kept.repositories.contains_key("r2"));
-    }
-}
+mod tests;

@@ -1,9 +1,16 @@
 //! Credentials that a program was given for pulling from single repositories, such as those of Kubernetes.
 //!
 //! ```json
-//! {"version": 1, "repositories": {"registry.lan/apps/web":
-//!     {"username": "u", "password": "p", "identity_token": "", "until": 1800000000}}}
+//! {"version": 1,
+//!  "repositories": {"registry.lan/apps/web":
+//!     {"username": "u", "password": "p", "identity_token": "", "until": 1800000000}},
+//!  "offered": {"registry.lan/apps/web":
+//!     [{"username": "v", "password": "q", "identity_token": "", "until": 1700003600}]}}
 //! ```
+//!
+//! `repositories` has the credentials that a registry has taken, and `offered` those of pulls that go on, the newest
+//! first. The latter are tried first, and a registry that refuses them gets the former. Files without `offered` are of
+//! versions that put both in one place; readers of these versions pass over `offered`.
 //!
 //! The file is its user's alone. It is read again whenever a registry asks for credentials: the program that writes it
 //! replaces it as a whole. Credentials of one repository are shown for no other one, and for none after `until`, in
@@ -47,13 +54,16 @@ impl fmt::Debug for PullCredential {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PullCredentials {
     version: u32,
-    /// The credentials, by `HOST/REPOSITORY`.
+    /// The credentials that were accepted, by `HOST/REPOSITORY`.
     pub repositories: BTreeMap<String, PullCredential>,
+    /// Those of pulls that go on, the newest first.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub offered: BTreeMap<String, Vec<PullCredential>>,
 }
 
 impl Default for PullCredentials {
     fn default() -> Self {
-        Self { version: VERSION, repositories: BTreeMap::new() }
+        Self { version: VERSION, repositories: BTreeMap::new(), offered: BTreeMap::new() }
     }
 }
 
@@ -84,10 +94,11 @@ impl PullCredentials {
         Ok(found)
     }
 
-    /// The credentials for a repository that may be used `now`, in seconds since 1970.
-    #[must_use]
-    pub fn of(&self, repository: &str, now: u64) -> Option<&PullCredential> {
-        self.repositories.get(repository).filter(|found| found.until > now)
+    /// The credentials for a repository that may be used `now`, in seconds since 1970, in the order in which they are
+    /// to be tried.
+    pub fn of<'a>(&'a self, repository: &str, now: u64) -> impl Iterator<Item = &'a PullCredential> {
+        let offered = self.offered.get(repository).into_iter().flatten();
+        offered.chain(self.repositories.get(repository)).filter(move |found| found.until > now)
     }
 }
 
@@ -99,11 +110,25 @@ mod tests {
     fn credentials_are_for_one_repository_and_for_a_time() {
         let text = br#"{"version": 1, "repositories": {"reg.lan/a": {"username": "u", "password": "p", "until": 9}}}"#;
         let found = PullCredentials::parse(text).unwrap();
-        assert_eq!(found.of("reg.lan/a", 8).unwrap().password, "p");
-        assert_eq!(found.of("reg.lan/a", 9), None);
-        assert_eq!(found.of("reg.lan/a/b", 8), None);
-        assert_eq!(found.of("reg.lan", 8), None);
-        assert_eq!(PullCredentials::parse(&serde_json::to_vec(&found).unwrap()).unwrap(), found);
+        let passwords = |found: &PullCredentials, repository: &str, now| {
+            found.of(repository, now).map(|found| found.password.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(passwords(&found, "reg.lan/a", 8), ["p"]);
+        for (repository, now) in [("reg.lan/a", 9), ("reg.lan/a/b", 8), ("reg.lan", 8)] {
+            assert!(passwords(&found, repository, now).is_empty(), "{repository} {now}");
+        }
+        let mut pulled = found.clone();
+        let credential = |password: &str, until| PullCredential {
+            password: password.to_owned(),
+            until,
+            ..found.repositories["reg.lan/a"].clone()
+        };
+        pulled.offered.insert("reg.lan/a".to_owned(), vec![credential("new", 20), credential("older", 7)]);
+        assert_eq!(passwords(&pulled, "reg.lan/a", 6), ["new", "older", "p"]);
+        assert_eq!(passwords(&pulled, "reg.lan/a", 10), ["new"]);
+        for found in [&found, &pulled] {
+            assert_eq!(PullCredentials::parse(&serde_json::to_vec(found).unwrap()).unwrap(), *found);
+        }
         assert!(!format!("{found:?}").contains("\"p\""));
     }
 

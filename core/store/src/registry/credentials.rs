@@ -53,7 +53,7 @@ struct State {
     found: Option<Credential>,
     /// The look-up that is under way. A look-up without waiters goes on, and so does a helper that hangs:
     /// the next one waits for that, and runs no other.
-    under_way: Option<oneshot::Receiver<Result<Credential>>>,
+    under_way: Option<oneshot::Receiver<Result<Vec<Credential>>>>,
 }
 
 impl Credentials {
@@ -86,7 +86,7 @@ impl Credentials {
         if let Some(credential) = &state.found {
             return Ok(credential.clone());
         }
-        let credential = self.look_up(&mut state).await?;
+        let credential = self.look_up(&mut state, None).await?;
         state.found = Some(credential.clone());
         Ok(credential)
     }
@@ -95,12 +95,13 @@ impl Credentials {
     pub(super) async fn others_than(&self, refused: &Credential) -> Result<Option<Credential>> {
         let mut state = self.state.lock().await;
         if state.found.as_ref() == Some(refused) {
-            state.found = Some(self.look_up(&mut state).await?);
+            state.found = Some(self.look_up(&mut state, Some(refused)).await?);
         }
         Ok(state.found.clone().filter(|credential| credential != refused))
     }
 
-    async fn look_up(&self, state: &mut State) -> Result<Credential> {
+    /// Looks the credentials up, and takes the first one that comes after the refused one.
+    async fn look_up(&self, state: &mut State, refused: Option<&Credential>) -> Result<Credential> {
         if self.file.is_none() && self.own.is_none() {
             return Ok(Credential::Nothing(None));
         }
@@ -120,28 +121,44 @@ impl Credentials {
             return nothing(format!("its credential helper does not answer within {time} s"));
         };
         state.under_way = None;
-        found.unwrap_or_else(|_| nothing("looking up its credentials failed".to_owned()))
+        match found {
+            Ok(found) => Ok(next_of(found?, refused)),
+            Err(_) => nothing("looking up its credentials failed".to_owned()),
+        }
     }
 }
 
-/// The credentials of a repository, or those of its host.
-fn read_all(own: Option<&(PathBuf, String)>, file: Option<&Path>, key: &str) -> Result<Credential> {
-    let own = own.map(|(file, repository)| read_own(file, repository)).transpose()?.flatten();
-    match own {
-        Some(own) => Ok(own),
-        None => file.map_or(Ok(Credential::Nothing(None)), |file| read(file, key)),
-    }
+/// The credential to show after the refused one: each is shown once, in their order, and the last one stays.
+fn next_of(mut found: Vec<Credential>, refused: Option<&Credential>) -> Credential {
+    let at = found.iter().position(|found| Some(found) == refused).map_or(0, |at| at + 1);
+    let last = found.len().saturating_sub(1);
+    if found.is_empty() { Credential::Nothing(None) } else { found.swap_remove(at.min(last)) }
 }
 
-/// The credentials for a single repository.
+/// The credentials of a repository, in the order in which they are to be shown, or the one of its host.
+fn read_all(own: Option<&(PathBuf, String)>, file: Option<&Path>, key: &str) -> Result<Vec<Credential>> {
+    let own = own.map(|(file, repository)| read_own(file, repository)).transpose()?.unwrap_or_default();
+    if !own.is_empty() {
+        return Ok(own);
+    }
+    file.map_or(Ok(Credential::Nothing(None)), |file| read(file, key)).map(|found| vec![found])
+}
+
+/// The credentials for a single repository, each once.
 #[expect(clippy::disallowed_methods, reason = "credentials have an end")]
-fn read_own(file: &Path, repository: &str) -> Result<Option<Credential>> {
+fn read_own(file: &Path, repository: &str) -> Result<Vec<Credential>> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let found = PullCredentials::read(file)?;
-    Ok(found.of(repository, now).map(|found| match found.identity_token.as_str() {
-        "" => Credential::Password(found.username.clone(), Secret::new(&found.password)),
-        token => Credential::Identity(Secret::new(token)),
-    }))
+    let mut all = Vec::new();
+    for found in PullCredentials::read(file)?.of(repository, now) {
+        let credential = match found.identity_token.as_str() {
+            "" => Credential::Password(found.username.clone(), Secret::new(&found.password)),
+            token => Credential::Identity(Secret::new(token)),
+        };
+        if !all.contains(&credential) {
+            all.push(credential);
+        }
+    }
+    Ok(all)
 }
 
 fn read(file: &Path, key: &str) -> Result<Credential> {
@@ -245,6 +262,36 @@ mod tests {
         assert_eq!(of(super::super::DOCKER_HUB_API, "library/a").await.unwrap(), password("hub", "h"));
         fs::write(&own, "damaged").unwrap();
         assert!(of("x", "a").await.unwrap_err().to_string().contains("own.json"));
+    }
+
+    #[tokio::test]
+    async fn credentials_that_were_offered_and_refused_make_room_for_the_accepted_ones() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("own.json");
+        let one = |password: &str| {
+            format!(r#"{{"username": "u", "password": "{password}", "until": 99999999999}}"#)
+        };
+        let write = |offered: &[&str]| {
+            let offered: Vec<_> = offered.iter().map(|password| one(password)).collect();
+            let (good, offered) = (one("good"), offered.join(", "));
+            let text = format!(
+                r#"{{"version": 1, "repositories": {{"x/a": {good}}}, "offered": {{"x/a": [{offered}]}}}}"#
+            );
+            fs::write(&file, text).unwrap();
+        };
+        let settings = StoreSettings { pull_credentials: Some(file.clone()), ..StoreSettings::default() };
+        let credentials = Credentials::of_repository("x", "a", &settings);
+        write(&["wrong", "good", "bad"]);
+        let mut shown = credentials.get().await.unwrap();
+        for password_shown in ["wrong", "good", "bad"] {
+            assert_eq!(shown, password("u", password_shown));
+            let next = credentials.others_than(&shown).await.unwrap();
+            assert_eq!(next.is_none(), password_shown == "bad", "each is shown once");
+            shown = next.unwrap_or(shown);
+        }
+        write(&[]);
+        assert_eq!(credentials.others_than(&shown).await.unwrap(), Some(password("u", "good")));
+        assert_eq!(credentials.others_than(&password("u", "good")).await.unwrap(), None);
     }
 
     #[tokio::test]
