@@ -9,7 +9,7 @@ use crate::diff_messages::{
     ApplyRequest, ApplyResponse, DIFF_SERVICE, DescriptorMessage, DiffRequest, DiffResponse,
 };
 use crate::fault::FaultResult;
-use crate::layer_form::{BlobContent, BlobFate, content_of, fate_of_blob};
+use crate::layer_form::{BlobContent, BlobFate, content_of, fate_of_blob, is_left_to_us};
 use crate::messages::MountMessage;
 use crate::snapshotter::Snapshotter;
 use crate::wire::grpc;
@@ -56,6 +56,26 @@ impl DiffService {
             "Diff" => grpc().unary(DiffMethod { service: self, run: diff }, request).await,
             _ => Status::unimplemented(format!("there is no method {}", path.escape_debug())).into_http(),
         }
+    }
+
+    /// The first bytes of a blob, whose content is not known yet.
+    ///
+    /// # Errors
+    /// [`Code::Unimplemented`] if containerd does not give them out: most blobs are tars, which need no help from here.
+    async fn beginning(&self, headers: CallerHeaders, digest: &str) -> Answer<Vec<u8>> {
+        let start = match self.store.session(headers).await {
+            Ok(mut session) => session.beginning(digest, BEGINNING).await,
+            Err(status) => Err(status),
+        };
+        start.map_err(|status| {
+            let why = status.message();
+            tracing::warn!(
+                digest,
+                why,
+                "a layer on a disk is taken for a tar, as its first bytes cannot be read"
+            );
+            not_mine()
+        })
     }
 
     /// Runs what may block.
@@ -125,6 +145,9 @@ fn diff(
     request: DiffRequest,
 ) -> BoxFuture<'static, Answer<DiffResponse>> {
     Box::pin(async move {
+        if !is_left_to_us(&request.media_type) {
+            return Err(not_mine());
+        }
         let (Some(left), Some(right)) = (place_of(&request.left), place_of(&request.right)) else {
             return Err(not_mine());
         };
@@ -153,12 +176,11 @@ fn apply(
         let Some(place) = place_of(&request.mounts) else { return Err(not_mine()) };
         let found = service.blocking(move |it| it.snapshot_at(&place)).await?;
         let Some(target) = found else { return Err(not_mine()) };
-        let mut session = service.store.session(headers).await?;
         let mut content = content_of(blob.annotations.keys(), || false);
         // Clients that make images of their own lose annotations. Layers on directories are never asked for.
         if content == BlobContent::Other && fate_of_blob(&target.below, BlobContent::Blocks) == BlobFate::Kept
         {
-            let start = session.beginning(&blob.digest, BEGINNING).await?;
+            let start = service.beginning(headers.clone(), &blob.digest).await?;
             content = content_of(blob.annotations.keys(), || service.snapshotter.is_layer(&start));
         }
         match fate_of_blob(&target.below, content) {
@@ -168,13 +190,14 @@ fn apply(
             }
             BlobFate::Kept => {}
         }
+        let mut session = service.store.session(headers).await?;
         let digest = digest_in(&blob.digest)?;
         let size = u64::try_from(blob.size)
             .map_err(|_| Status::invalid_argument(format!("{digest}: a blob of {} bytes", blob.size)))?;
         let place = target.clone();
-        let file = Arc::new(service.blocking(move |it| it.new_layer_file(&place)).await?);
-        session.copy(&blob.digest, size, &file).await?;
-        service.blocking(move |it| it.keep_layer(&target, &file, &digest)).await?;
+        let layer = service.blocking(move |it| it.new_layer_file(&place)).await?;
+        session.copy(&blob.digest, size, &layer.file).await?;
+        service.blocking(move |it| it.keep_layer(&target, &layer, &digest)).await?;
         // The blob is its own uncompressed form: images name layers of blocks so.
         let applied =
             DescriptorMessage { media_type: MEDIA_TYPE.to_owned(), annotations: Default::default(), ..blob };
@@ -185,13 +208,76 @@ fn apply(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layer_form::BLOB_DIGEST;
+    use crate::snapshotter::tests::blocks::with_known_disk;
+    use crate::snapshotter::tests::no_labels;
+    use headstart_block::Digest;
+    use std::collections::HashMap;
+    use tonic::metadata::MetadataValue;
 
-    fn mount(kind: &str, source: &str, options: &[&str]) -> MountMessage {
+    fn message(mounts: Vec<crate::overlay::SnapshotMount>) -> Vec<MountMessage> {
+        mounts.into_iter().map(|it| mount(it.kind, &it.source, &it.options)).collect()
+    }
+
+    fn headers() -> CallerHeaders {
+        CallerHeaders { namespace: MetadataValue::from_static("x"), lease: None, at: Duration::ZERO }
+    }
+
+    #[tokio::test]
+    async fn only_layers_of_blocks_need_containerds_store() {
+        let dir = tempfile::tempdir().unwrap();
+        let (snapshotter, disk) = with_known_disk(dir.path());
+        let on_nothing = message(snapshotter.prepare("extract-1 a", "", no_labels()).unwrap());
+        let on_disk = message(snapshotter.prepare("extract-2 b", &disk, no_labels()).unwrap());
+        let dead = ContentStore::new(dir.path().join("no containerd"));
+        let service = DiffService::new(Arc::new(snapshotter), dead);
+        let digest = Digest::of(b"blob").to_string();
+        let named = HashMap::from([(BLOB_DIGEST.to_owned(), digest.clone())]);
+        for (mounts, annotations, code) in [
+            (&on_nothing, HashMap::new(), Code::Unimplemented),
+            (&on_disk, HashMap::new(), Code::Unimplemented),
+            (&on_nothing, named.clone(), Code::FailedPrecondition),
+            (&on_disk, named, Code::Unavailable),
+        ] {
+            let media_type = "application/vnd.oci.image.layer.v1.tar+gzip".to_owned();
+            let blob = DescriptorMessage { media_type, digest: digest.clone(), size: 4, annotations };
+            let mounts = mounts.clone();
+            let request = ApplyRequest { diff: Some(blob.clone()), mounts, ..ApplyRequest::default() };
+            let status = apply(service.clone(), headers(), request).await.unwrap_err();
+            assert_eq!(status.code(), code, "{blob:?}: {status}");
+            let says_how = status.message().contains("--containerd");
+            assert_eq!(says_how, code == Code::Unavailable, "{status}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_layer_of_a_form_that_was_named_is_for_other_differs() {
+        let dir = tempfile::tempdir().unwrap();
+        let (snapshotter, disk) = with_known_disk(dir.path());
+        let left = message(snapshotter.view("left", &disk, no_labels()).unwrap());
+        let writable = [("containerd.io/snapshot/overlaybd.writable".to_owned(), "dir".to_owned())];
+        let right = message(snapshotter.prepare("one", &disk, writable.into()).unwrap());
+        let dead = ContentStore::new(dir.path().join("no containerd"));
+        let service = DiffService::new(Arc::new(snapshotter), dead);
+        for (form, code) in [
+            ("", Code::Unavailable),
+            ("application/vnd.oci.image.layer.v1.tar", Code::Unimplemented),
+            ("application/vnd.oci.image.layer.v1.tar+gzip", Code::Unimplemented),
+            ("application/vnd.oci.image.layer.v1.tar+zstd", Code::Unimplemented),
+        ] {
+            let (left, right, media_type) = (left.clone(), right.clone(), form.to_owned());
+            let request = DiffRequest { left, right, media_type, ..DiffRequest::default() };
+            let status = diff(service.clone(), headers(), request).await.unwrap_err();
+            assert_eq!(status.code(), code, "{form}: {status}");
+        }
+    }
+
+    fn mount(kind: &str, source: &str, options: &[impl ToString]) -> MountMessage {
         MountMessage {
             r#type: kind.to_owned(),
             source: source.to_owned(),
             target: String::new(),
-            options: options.iter().map(|&option| option.to_owned()).collect(),
+            options: options.iter().map(ToString::to_string).collect(),
         }
     }
 

@@ -74,11 +74,15 @@ pub(crate) fn is_disk_in_manifest(below: &[LowerLayer]) -> bool {
     below.last() == Some(&LowerLayer::KnownDisk) && below.iter().all(is_fit)
 }
 
+/// `true` if a caller that asks for `media_type` leaves the form of the layer to the differ.
+pub(crate) fn is_left_to_us(media_type: &str) -> bool {
+    media_type.is_empty()
+}
+
 /// The form of a layer on top of `below`, the top one first, for a caller that asks for `media_type`.
 #[must_use]
 pub fn form_of_diff(below: &[LowerLayer], media_type: &str) -> DiffForm {
-    let is_free = media_type.is_empty();
-    if is_free && is_disk_in_manifest(below) { DiffForm::Blocks } else { DiffForm::Tar }
+    if is_left_to_us(media_type) && is_disk_in_manifest(below) { DiffForm::Blocks } else { DiffForm::Tar }
 }
 
 /// The way in which a blob is applied on top of `below`, the top one first.

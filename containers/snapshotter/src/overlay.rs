@@ -38,6 +38,7 @@ use crate::record::{DiskAccess, SnapshotId};
 use crate::table::{SnapshotPlace, SnapshotStep, SnapshotTree};
 use headstart_block::guarded::is_trusted;
 use headstart_block::{Error, ErrorKind, Result, private};
+use headstart_store::layout::sync_dir;
 use rustix::fs::CWD;
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -94,7 +95,7 @@ impl OverlayRoot {
         for path in [&root, &opened.path(SnapshotPlace::All)] {
             check_owner(path)?;
         }
-        File::open(&root).and_then(|root| root.sync_all()).map_err(failed)?;
+        sync_dir(&root).map_err(failed)?;
         Ok(opened)
     }
 
@@ -129,7 +130,7 @@ impl OverlayRoot {
                 (*place, make_directory(&self.path(*place), *mode))
             }
             SnapshotStep::CopyOwner { from, to } => (*to, copy_owner(&self.path(*from), &self.path(*to))),
-            SnapshotStep::Sync(place) => (*place, sync(&self.path(*place))),
+            SnapshotStep::Sync(place) => (*place, sync_dir(&self.path(*place))),
             SnapshotStep::Rename { from, to } => (*to, self.rename(*from, *to)),
             SnapshotStep::Remove(place) => (*place, remove(&self.path(*place))),
             SnapshotStep::Record(_)
@@ -274,10 +275,6 @@ fn copy_owner(from: &Path, to: &Path) -> io::Result<()> {
     lchown(to, Some(found.uid()), Some(found.gid()))?;
     // Changing the owner may take bits away, so the mode comes last.
     fs::set_permissions(to, Permissions::from_mode(found.mode() & 0o7777))
-}
-
-fn sync(path: &Path) -> io::Result<()> {
-    File::open(path)?.sync_all()
 }
 
 /// Removes a directory, unless there is none.

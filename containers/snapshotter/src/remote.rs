@@ -28,6 +28,10 @@ pub const WRITTEN_DIRECTORY: &str = "writable";
 /// The label whose value is the name of the snapshot that containerd wants.
 pub const TARGET_LABEL: &str = "containerd.io/snapshot.ref";
 
+/// The labels with the name of the image that a layer is of, in the order in which they count.
+pub const IMAGE_LABELS: [&str; 2] =
+    ["containerd.io/snapshot/cri.image-ref", "containerd.io/snapshot/image-ref"];
+
 /// The label that says why a layer is an ordinary one though it could have been remote.
 pub const FALLBACK_LABEL: &str = "containerd.io/snapshot/headstart.fallback";
 

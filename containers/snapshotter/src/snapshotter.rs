@@ -20,11 +20,13 @@
 mod blocks;
 mod disks;
 mod opening;
+mod own_labels;
 
-pub use blocks::ApplyTarget;
+pub use blocks::{ApplyTarget, NewLayerFile};
 pub use opening::SnapshotterReport;
 
-use self::disks::{LAYER_LABEL, without_layer};
+use self::disks::{LAYER_LABEL, check_new_limit, without_layer};
+use self::own_labels::updated;
 use crate::fault::{FaultKind, FaultResult, SnapshotFault};
 use crate::filter::SnapshotFilter;
 use crate::journal::SnapshotJournal;
@@ -36,6 +38,7 @@ use crate::record::{
 };
 use crate::remote::{FALLBACK_LABEL, RemoteAnswer, RemoteLayerSource, StartPlace, TARGET_LABEL};
 use crate::table::{SnapshotPlace, SnapshotStep, SnapshotTable, SnapshotTree, WantedTree};
+use headstart_block::Complaints;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::collections::HashMap;
 use std::fs::File;
@@ -44,8 +47,6 @@ use std::sync::{Arc, Once};
 
 /// The label with the directory of the files by which a snapshot differs from its parent.
 const UPPER_LABEL: &str = "containerd.io/snapshot/overlay.upperdir";
-/// Bytes of a label's value at most: containerd allows 4096 for both parts of a label.
-const REASON_MOST: usize = 1024;
 
 /// The settings of a [`Snapshotter`].
 #[derive(Clone, Debug)]
@@ -96,6 +97,8 @@ pub struct Snapshotter {
     clock: Box<dyn Fn() -> SnapshotTime + Send + Sync>,
     /// For a warning that is given once.
     complaint: Once,
+    /// For warnings of images that are unpacked: the image and the cause.
+    fallbacks: Complaints<(String, String)>,
     /// Locked, so that no other process uses the directory.
     _lock: File,
 }
@@ -121,7 +124,8 @@ impl Snapshotter {
         table.all().filter(|record| filter.selects(record)).map(|record| self.shown(record.clone())).collect()
     }
 
-    /// Changes labels of a snapshot and returns it: see [`SnapshotTable::update`].
+    /// Changes labels of a snapshot and returns it: see [`SnapshotTable::update`]. Labels that the snapshotter itself
+    /// gives, or relies on, stay as they are.
     ///
     /// # Errors
     /// The errors of [`SnapshotTable::update`]; the journal's.
@@ -132,10 +136,12 @@ impl Snapshotter {
         paths: &[String],
     ) -> FaultResult<SnapshotRecord> {
         let mut journal = self.journal.lock();
-        let mut labels = without_layer(labels.clone());
-        // It stays whatever the caller replaces.
-        let own = self.stat(key)?.labels.remove(LAYER_LABEL);
-        labels.extend(own.map(|file| (LAYER_LABEL.to_owned(), file)));
+        let labels = {
+            let table = self.table.read();
+            let record = table.get(key)?;
+            check_new_limit(record, labels)?;
+            updated(record, labels.clone())
+        };
         let steps = self.table.read().update(key, &labels, paths, self.now())?;
         self.carry_out(&mut journal, steps)?;
         drop(journal);
@@ -178,7 +184,8 @@ impl Snapshotter {
     ///
     /// # Errors
     /// The errors of [`SnapshotTable::create`]; [`FaultKind::AlreadyExists`] also if the labels ask for a layer that
-    /// was found among the remote ones: the snapshot of that name is committed then.
+    /// was found among the remote ones: the snapshot of that name is committed then; [`FaultKind::InvalidArgument`]
+    /// also for labels with values that make no sense.
     pub fn prepare(
         &self,
         key: &str,
@@ -191,15 +198,13 @@ impl Snapshotter {
                 Ok(true) => return Err(SnapshotFault::exists(&target)),
                 Ok(false) => {}
                 Err(fault) if fault.kind == FaultKind::Failed => {
-                    tracing::warn!(target, %fault, "this layer is unpacked, as it cannot be had as a disk");
-                    let reason = &fault.text[..fault.text.floor_char_boundary(REASON_MOST)];
-                    labels.insert(FALLBACK_LABEL.to_owned(), reason.to_owned());
+                    self.note_fallback(&target, parent, &mut labels, &fault.text);
                 }
                 Err(fault) => return Err(fault),
             }
         }
         let wanted = self.wanted(key, parent, &mut labels)?;
-        self.note_quota(&wanted, key, parent, &mut labels);
+        self.note_quota(&wanted, key, parent, &mut labels)?;
         self.create(wanted, key, parent, labels)
     }
 
@@ -437,4 +442,4 @@ impl Snapshotter {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -13,11 +13,9 @@
 use headstart_block::{Digest, Error, Result};
 use headstart_image::manifest::BLOB_DIGEST;
 use headstart_snapshotter::record::SnapshotLabels;
-use headstart_snapshotter::remote::TARGET_LABEL;
+use headstart_snapshotter::remote::{IMAGE_LABELS, TARGET_LABEL};
 use headstart_store::{Location, Selector, Tag};
 
-/// The labels with the name of the image, in the order in which they count.
-const IMAGE_LABELS: [&str; 2] = ["containerd.io/snapshot/cri.image-ref", "containerd.io/snapshot/image-ref"];
 /// The label with the digest of the image's manifest.
 const MANIFEST_LABEL: &str = "containerd.io/snapshot/cri.manifest-digest";
 

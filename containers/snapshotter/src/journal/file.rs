@@ -4,6 +4,7 @@ use super::{FRONT, JournalEnd, MARK, VERSION, front, replay, slot_at};
 use crate::fault::{FaultKind, FaultResult, SnapshotFault};
 use crate::table::SnapshotChange;
 use headstart_block::{Error, Result, private};
+use headstart_store::layout::sync_dir;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -43,10 +44,9 @@ fn beside(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Makes the entries of the directory that a file is in durable.
-fn sync_directory_of(path: &Path) -> io::Result<()> {
-    let directory = path.parent().filter(|path| !path.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(directory)?.sync_all()
+/// The directory that a file is in.
+fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|path| !path.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 impl SnapshotJournal {
@@ -70,7 +70,7 @@ impl SnapshotJournal {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let (file, end) = replace(path, 1, std::iter::empty()).map_err(about)?;
-                sync_directory_of(path).map_err(failed)?;
+                sync_dir(directory_of(path)).map_err(failed)?;
                 return Ok((Self::new(path, file, end), None));
             }
             Err(error) => return Err(failed(error)),
@@ -150,7 +150,7 @@ impl SnapshotJournal {
         let replaced = replace(&self.path, self.end.generation + 1, changes);
         let (file, end) = replaced.map_err(|error| SnapshotFault::from(error.about(self.path.display())))?;
         *self = Self::new(&self.path, file, end);
-        sync_directory_of(&self.path).map_err(|error| self.breaks(&error))
+        sync_dir(directory_of(&self.path)).map_err(|error| self.breaks(&error))
     }
 
     fn check(&self) -> FaultResult<()> {

@@ -3,7 +3,7 @@
 //! A layer that is applied lies in the place of its snapshot's disk, until the snapshot is committed:
 //!
 //! ```text
-//!   snapshots/8/block/applied.new   while it is copied
+//!   snapshots/8/block/applied.1.new while it is copied; each copy has a number of its own
 //!                     applied       once it is whole: the snapshot is recorded as one with a disk of its own then
 //!                     changed       while the changes of a snapshot that is not committed are packed
 //! ```
@@ -11,21 +11,25 @@
 use super::Snapshotter;
 use crate::fault::{FaultKind, FaultResult, SnapshotFault};
 use crate::layer_form::{DiffForm, LowerLayer, form_of_diff, lower_layers};
-use crate::record::{DiskAccess, SnapshotContent, SnapshotId, SnapshotRecord, SnapshotState};
-use crate::remote::{DiskClosing, PackedLayer, SealedState};
+use crate::record::{DiskAccess, SnapshotContent, SnapshotId, SnapshotKind, SnapshotRecord, SnapshotState};
+use crate::remote::{DiskClosing, LayeredDisk, PackedLayer, SealedState};
 use crate::table::SnapshotPlace;
-use headstart_block::{Digest, Error, ErrorKind, Result, private};
+use headstart_block::{Digest, Error, ErrorKind, private};
 use headstart_hash_tree::sums::DigestWriter;
+use headstart_store::layout::sync_dir;
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Seek};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The file of a layer that was applied.
 pub(super) const APPLIED: &str = "applied";
-/// The file of one that is being copied.
-const NEW_APPLIED: &str = "applied.new";
 /// The file of the changes of an active snapshot.
 const CHANGED: &str = "changed";
+/// The number of layers that this process has copied.
+static COPIED: AtomicU64 = AtomicU64::new(0);
 
 /// An active snapshot that a layer is to be applied to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +38,21 @@ pub struct ApplyTarget {
     key: String,
     /// The layers below it, the top one first.
     pub below: Vec<LowerLayer>,
+}
+
+/// A file that takes a layer, and is removed when this is dropped, unless the layer was kept.
+#[derive(Debug)]
+pub struct NewLayerFile {
+    /// The file.
+    pub file: Arc<File>,
+    path: PathBuf,
+}
+
+impl Drop for NewLayerFile {
+    fn drop(&mut self) {
+        // One that was kept has another name.
+        let _ = fs::remove_file(&self.path);
+    }
 }
 
 /// The place of blocks that were changed.
@@ -60,51 +79,66 @@ impl Snapshotter {
         right: &Path,
         media_type: &str,
     ) -> FaultResult<Option<PackedLayer>> {
-        let Some((changed, parent)) = self.changed_at(right)? else { return Ok(None) };
-        let below = self.below(parent.as_deref());
-        if form_of_diff(&below, media_type) != DiffForm::Blocks {
+        let disks = self.disks_at(left);
+        let is_fit = |name: &String| form_of_diff(&self.below(Some(name)), media_type) == DiffForm::Blocks;
+        let parents: BTreeSet<_> = disks.into_iter().filter(is_fit).collect();
+        if parents.is_empty() {
             return Ok(None);
         }
-        let parts = parent.and_then(|parent| self.table.read().disk(&parent));
-        let Some(parts) = parts else { return Ok(None) };
-        if self.remote.directory_of(&self.layered(parts))? != left {
-            return Ok(None);
-        }
-        match changed {
-            Changed::Sealed(id) => Ok(Some(self.remote.pack(&self.layer_file(id))?)),
-            Changed::Active { id, key, access } => self.pack_active(id, &key, access).map(Some),
+        match self.changed_at(right, &parents) {
+            Some(Changed::Sealed(id)) => Ok(Some(self.remote.pack(&self.layer_file(id))?)),
+            Some(Changed::Active { id, key, access }) => self.pack_active(id, &key, access).map(Some),
+            None => Ok(None),
         }
     }
 
-    /// The blocks that the mounts at a place have on top of their parent's, and the name of that parent.
-    fn changed_at(&self, place: &Path) -> Result<Option<(Changed, Option<String>)>> {
-        let disks = {
+    /// The names of the committed disks that are mounted at a place.
+    fn disks_at(&self, place: &Path) -> Vec<String> {
+        let disks: Vec<_> = {
             let table = self.table.read();
-            let parts = |record: &SnapshotRecord| Some(self.layered(table.disk(&record.key)?));
-            table.all().filter_map(|record| Some((record.clone(), parts(record)?))).collect::<Vec<_>>()
+            let committed = table.all().filter(|record| record.kind() == SnapshotKind::Committed);
+            let disk = |record: &SnapshotRecord| Some((record.key.clone(), table.disk(&record.key)?));
+            committed.filter_map(disk).collect()
         };
-        for (record, disk) in disks {
-            let (id, key) = (record.id, record.key);
-            let changed = match record.state {
-                SnapshotState::ActiveDisk { access, .. }
-                    if self.handed_out(id, access)?.as_deref() == Some(place) =>
-                {
-                    Changed::Active { id, key, access }
-                }
-                SnapshotState::Committed { content: SnapshotContent::Sealed(_), .. }
-                    if self.remote.directory_of(&disk)? == place =>
-                {
-                    Changed::Sealed(id)
-                }
-                _ => continue,
-            };
-            return Ok(Some((changed, record.parent)));
-        }
-        Ok(None)
+        let disks = disks.into_iter().map(|(name, parts)| (name, self.layered(parts)));
+        disks.filter(|(_, disk)| self.is_mounted_at(place, disk)).map(|(name, _)| name).collect()
     }
 
-    fn handed_out(&self, id: SnapshotId, access: DiskAccess) -> Result<Option<PathBuf>> {
-        self.remote.handed_out(&self.overlay.path(SnapshotPlace::Block(id)), access)
+    /// `true` if a committed disk is mounted at a place. Disks of another version's, whose names say nothing here, are
+    /// not.
+    fn is_mounted_at(&self, place: &Path, disk: &LayeredDisk) -> bool {
+        self.remote.directory_of(disk).is_ok_and(|directory| directory == place)
+    }
+
+    /// The blocks that the mounts at a place have on top of their parent, which is one of `parents`.
+    fn changed_at(&self, place: &Path, parents: &BTreeSet<String>) -> Option<Changed> {
+        let children: Vec<_> = {
+            let table = self.table.read();
+            let is_child =
+                |record: &&SnapshotRecord| record.parent.as_ref().is_some_and(|name| parents.contains(name));
+            let disk = |record: &SnapshotRecord| Some((record.clone(), table.disk(&record.key)?));
+            table.all().filter(is_child).filter_map(disk).collect()
+        };
+        children.into_iter().find_map(|(record, parts)| match record.state {
+            SnapshotState::ActiveDisk { access, .. } if self.is_handed_out_as(place, record.id, access) => {
+                Some(Changed::Active { id: record.id, key: record.key, access })
+            }
+            SnapshotState::Committed { content: SnapshotContent::Sealed(_), .. } => {
+                self.is_mounted_at(place, &self.layered(parts)).then_some(Changed::Sealed(record.id))
+            }
+            _ => None,
+        })
+    }
+
+    /// `true` if the disk of an active snapshot is handed out as `place`. One that cannot be looked at is another one.
+    fn is_handed_out_as(&self, place: &Path, id: SnapshotId, access: DiskAccess) -> bool {
+        match self.remote.handed_out(&self.overlay.path(SnapshotPlace::Block(id)), access) {
+            Ok(found) => found.as_deref() == Some(place),
+            Err(error) => {
+                tracing::debug!(%error, %id, "a disk is passed over in a search for mounts");
+                false
+            }
+        }
     }
 
     /// A committed snapshot and all below, the top one first, for the rule of layers' forms.
@@ -145,9 +179,7 @@ impl Snapshotter {
         };
         for record in active {
             let is_there = match record.state {
-                SnapshotState::ActiveDisk { access, .. } => {
-                    self.handed_out(record.id, access)?.as_deref() == Some(place)
-                }
+                SnapshotState::ActiveDisk { access, .. } => self.is_handed_out_as(place, record.id, access),
                 _ => self.overlay.path(SnapshotPlace::Upper(record.id)) == place,
             };
             if is_there {
@@ -168,25 +200,23 @@ impl Snapshotter {
     ///
     /// # Errors
     /// [`FaultKind::Failed`].
-    pub fn new_layer_file(&self, target: &ApplyTarget) -> FaultResult<File> {
+    pub fn new_layer_file(&self, target: &ApplyTarget) -> FaultResult<NewLayerFile> {
         let place = self.overlay.path(SnapshotPlace::Block(target.id));
         private::make_directory(&place).map_err(failed(&place))?;
-        let path = place.join(NEW_APPLIED);
-        private::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(&path)
-            .map_err(failed(&path))
+        let number = COPIED.fetch_add(1, Ordering::Relaxed);
+        let path = place.join(format!("{APPLIED}.{number}.new"));
+        // An earlier process may have left one of that name.
+        let opened = private::options().read(true).write(true).create(true).truncate(true).open(&path);
+        Ok(NewLayerFile { file: Arc::new(opened.map_err(failed(&path))?), path })
     }
 
-    /// Makes an active snapshot, which must be as it was prepared, one that is committed as the layer in `file`.
+    /// Makes an active snapshot, which must be as it was prepared, one that is committed as the layer `new`. One that
+    /// has this layer already stays as it is.
     ///
     /// # Errors
     /// [`FaultKind::FailedPrecondition`] if something was written to the snapshot, or it is used;
     /// [`FaultKind::Failed`] if the file has another digest; the journal's errors.
-    pub fn keep_layer(&self, target: &ApplyTarget, file: &File, digest: &Digest) -> FaultResult<()> {
+    pub fn keep_layer(&self, target: &ApplyTarget, new: &NewLayerFile, digest: &Digest) -> FaultResult<()> {
         let (id, key) = (target.id, &*target.key);
         let lock = self.lock_of(id);
         let _locked = lock.lock();
@@ -195,7 +225,12 @@ impl Snapshotter {
             return Err(SnapshotFault::missing(key));
         }
         let place = self.overlay.path(SnapshotPlace::Block(id));
-        check_digest(file, digest).map_err(failed(&place))?;
+        check_digest(&new.file, digest).map_err(failed(&place))?;
+        let applied = place.join(APPLIED);
+        if record.state != SnapshotState::Active && applied.exists() {
+            let is_same = File::open(&applied).and_then(|file| check_digest(&file, digest)).is_ok();
+            return if is_same { Ok(()) } else { self.refuse_applied(&place) };
+        }
         let used = || {
             let text =
                 format!("snapshot {} is used, and a layer cannot be applied to it", key.escape_debug());
@@ -214,9 +249,8 @@ impl Snapshotter {
             },
             _ => return Err(SnapshotFault::missing(key)),
         }
-        let applied = place.join(APPLIED);
-        let kept = file.sync_all().and_then(|()| fs::rename(place.join(NEW_APPLIED), &applied));
-        kept.and_then(|()| File::open(&place)?.sync_all()).map_err(failed(&applied))?;
+        let kept = new.file.sync_all().and_then(|()| fs::rename(&new.path, &applied));
+        kept.and_then(|()| sync_dir(&place)).map_err(failed(&applied))?;
         if record.state == SnapshotState::Active {
             let mut journal = self.journal.lock();
             let steps = self.table.read().become_disk(key)?;
@@ -245,8 +279,7 @@ impl Snapshotter {
             return Ok(false);
         }
         let linked = remove_file(layer).and_then(|()| fs::hard_link(&applied, layer));
-        let directory = layer.parent().unwrap_or(layer);
-        linked.and_then(|()| File::open(directory)?.sync_all()).map_err(failed(layer))?;
+        linked.and_then(|()| sync_dir(layer.parent().unwrap_or(layer))).map_err(failed(layer))?;
         Ok(true)
     }
 }

@@ -16,7 +16,7 @@ use crate::remote::{
     DiskClosing, FALLBACK_LABEL, LayeredDisk, OwnDisk, SealedState, TARGET_LABEL, WRITTEN_DIRECTORY,
 };
 use crate::table::{DiskParts, SnapshotPlace, SnapshotTree, WantedTree};
-use headstart_block::{Error, ErrorKind};
+use headstart_block::{ByteSize, Error, ErrorKind, Result};
 use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub(super) const LAYER_LABEL: &str = "containerd.io/snapshot/overlaybd.localcomm
 /// The label with the most bytes that an active snapshot may take, as containerd has it since 2.4.
 const MAX_SIZE_LABEL: &str = "containerd.io/snapshot/max-size";
 /// The label that says that such a limit is not held, and why.
-const QUOTA_LABEL: &str = "containerd.io/snapshot/headstart.quota";
+pub(super) const QUOTA_LABEL: &str = "containerd.io/snapshot/headstart.quota";
 /// The file of a sealed layer in the directory of its snapshot. Tools of OverlayBD expect this name.
 const LAYER: &str = "overlaybd.sealed";
 /// The only file in the blob of a disk's layer that has a tar around it.
@@ -57,6 +57,34 @@ fn access_of(word: &str) -> FaultResult<Option<DiskAccess>> {
             Err(SnapshotFault::new(FaultKind::InvalidArgument, text))
         }
     }
+}
+
+/// The most bytes that labels let a snapshot take; `None` if they say nothing of it.
+///
+/// # Errors
+/// [`FaultKind::InvalidArgument`] if the label is no size.
+fn limit_in(labels: &SnapshotLabels) -> FaultResult<Option<u64>> {
+    let Some(text) = labels.get(MAX_SIZE_LABEL).filter(|text| !text.is_empty()) else { return Ok(None) };
+    match text.parse() {
+        Ok(ByteSize(size)) if size > 0 => Ok(Some(size)),
+        _ => {
+            let text = text.escape_debug();
+            let text = format!(
+                "label {MAX_SIZE_LABEL}: `{text}` is no size; write it as 4096, 4k, 2M, 40G or 2T, or leave it out for \
+                 the limit of --container-quota"
+            );
+            Err(SnapshotFault::new(FaultKind::InvalidArgument, text))
+        }
+    }
+}
+
+/// Refuses labels that would give a snapshot a limit that makes no sense, unless it has that label already.
+///
+/// # Errors
+/// [`FaultKind::InvalidArgument`].
+pub(super) fn check_new_limit(record: &SnapshotRecord, labels: &SnapshotLabels) -> FaultResult<()> {
+    let is_new = record.labels.get(MAX_SIZE_LABEL) != labels.get(MAX_SIZE_LABEL);
+    if is_new { limit_in(labels).map(drop) } else { Ok(()) }
 }
 
 /// A caller's labels, without the one that only the snapshotter gives: tools believe the file that it names.
@@ -105,36 +133,45 @@ impl Snapshotter {
         Ok(WantedTree::Disk { access, blank })
     }
 
-    /// The most bytes that an active snapshot may take. A label that is no number of bytes is none, as for containerd.
-    fn quota_of(&self, key: &str, labels: &SnapshotLabels) -> Option<u64> {
+    /// Checks that trees that begin empty can be disks, if they are to be.
+    ///
+    /// # Errors
+    /// Those of [`RemoteLayerSource::blank`](crate::remote::RemoteLayerSource::blank).
+    pub fn check_blank(&self) -> Result<()> {
+        self.remote.blank().map(drop)
+    }
+
+    /// The most bytes that an active snapshot may take.
+    ///
+    /// # Errors
+    /// [`FaultKind::InvalidArgument`] for a label that is no size.
+    fn quota_of(&self, key: &str, labels: &SnapshotLabels) -> FaultResult<Option<u64>> {
         if is_for_unpacking(key, labels) {
-            return None;
+            return Ok(None);
         }
-        let Some(text) = labels.get(MAX_SIZE_LABEL) else { return self.settings.quota };
-        let size = text.parse().ok().filter(|size| *size > 0);
-        if size.is_none() {
-            let text = text.escape_debug();
-            tracing::warn!(key, %text, "label {MAX_SIZE_LABEL} is no number of bytes, and is passed over");
-        }
-        size.or(self.settings.quota)
+        Ok(limit_in(labels)?.or(self.settings.quota))
     }
 
     /// Adds a label to those of a new snapshot if it has a limit, and is no disk, which holds it.
+    ///
+    /// # Errors
+    /// [`FaultKind::InvalidArgument`] for a label that is no size.
     pub(super) fn note_quota(
         &self,
         wanted: &WantedTree,
         key: &str,
         parent: &str,
         labels: &mut SnapshotLabels,
-    ) {
+    ) -> FaultResult<()> {
         labels.remove(QUOTA_LABEL);
+        let quota = self.quota_of(key, labels)?;
         let is_disk = match wanted {
             WantedTree::Disk { blank, .. } if parent.is_empty() => blank.is_some(),
             WantedTree::Disk { .. } => self.table.read().disk(parent).is_some(),
             WantedTree::View | WantedTree::Overlay => false,
         };
-        if is_disk || self.quota_of(key, labels).is_none() {
-            return;
+        if is_disk || quota.is_none() {
+            return Ok(());
         }
         let text = "not held: what is written is in a directory, and only disks (dir, dev) have limits";
         labels.insert(QUOTA_LABEL.to_owned(), text.to_owned());
@@ -143,6 +180,7 @@ impl Snapshotter {
                 "the limit of a container's space is {text}; the label {QUOTA_LABEL} says so for each container"
             );
         });
+        Ok(())
     }
 
     /// The lock of a snapshot's disk.
@@ -176,7 +214,12 @@ impl Snapshotter {
         };
         let place = self.overlay.path(SnapshotPlace::Block(tree.id));
         self.refuse_applied(&place)?;
-        let most = self.table.read().get(key).map(|record| self.quota_of(key, &record.labels))?;
+        let labels = self.table.read().get(key)?.labels.clone();
+        // Earlier versions recorded labels that are no sizes, and their containers go on.
+        let most = self.quota_of(key, &labels).unwrap_or_else(|fault| {
+            tracing::warn!(key, %fault, "a limit is passed over");
+            self.settings.quota
+        });
         let opened = self.remote.open_own(&OwnDisk { below: self.layered(parts), place, access, most })?;
         let source = opened.to_str().ok_or_else(|| {
             SnapshotFault::new(FaultKind::Failed, format!("{}: is not text", opened.display()))

@@ -7,7 +7,7 @@ use crate::overlay::{OrphanDirectory, OverlayRoot, remove};
 use crate::record::SnapshotTime;
 use crate::remote::{DiskClosing, RemoteLayerSource, TREES_DIRECTORY, WRITTEN_DIRECTORY};
 use crate::table::{SnapshotPlace, SnapshotTable};
-use headstart_block::{Error, ErrorKind, Result, lock, private};
+use headstart_block::{Complaints, Error, ErrorKind, Result, lock, private};
 use parking_lot::{Mutex, RwLock};
 use std::fs::File;
 use std::path::Path;
@@ -98,6 +98,7 @@ impl Snapshotter {
                 locks,
                 clock,
                 complaint: Once::new(),
+                fallbacks: Complaints::default(),
                 _lock: held,
             },
             report,

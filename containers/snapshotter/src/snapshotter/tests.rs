@@ -17,7 +17,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use tempfile::TempDir;
 
-mod blocks;
+pub(crate) mod blocks;
+mod own_labels;
 mod quotas;
 mod refused;
 
@@ -35,7 +36,7 @@ fn open(root: &Path) -> (Snapshotter, SnapshotterReport) {
     open_with(root, Box::new(NoRemoteLayers)).unwrap()
 }
 
-fn no_labels() -> SnapshotLabels {
+pub(crate) fn no_labels() -> SnapshotLabels {
     SnapshotLabels::new()
 }
 
@@ -253,11 +254,17 @@ impl RemoteLayerSource for Disks {
     }
 
     fn directory_of(&self, disk: &LayeredDisk) -> Result<PathBuf> {
+        if disk.image.0.starts_with("disk of a later version") {
+            return Err(Error::unsupported("is no name that this version knows"));
+        }
         let above: String = disk.above.iter().map(|layer| layer.display().to_string()).collect();
         Ok(self.place.join((disk.image.0.clone() + &above).replace(['/', ':'], "_")))
     }
 
     fn handed_out(&self, place: &Path, _access: DiskAccess) -> Result<Option<PathBuf>> {
+        if place.join("away").exists() {
+            return Err(Error::new(ErrorKind::Io, "cannot be looked at"));
+        }
         Ok(place.join("open").exists().then(|| place.join(WRITTEN_DIRECTORY)))
     }
 

@@ -5,7 +5,7 @@ use crate::layer_form::{BlobContent, BlobFate, LowerLayer, fate_of_blob};
 use std::io::Write;
 
 /// A snapshotter with the committed layer `name` of an image that containerd knows by its blocks.
-fn with_known_disk(dir: &Path) -> (Snapshotter, String) {
+pub(crate) fn with_known_disk(dir: &Path) -> (Snapshotter, String) {
     let root = dir.join("root");
     let (snapshotter, _) = open_with(&root, Box::new(source_in(dir))).unwrap();
     let name = base();
@@ -55,6 +55,51 @@ fn what_differs_between_a_disk_and_its_parent_is_a_layer_of_blocks() {
 }
 
 #[test]
+fn disks_that_cannot_be_looked_at_do_not_hinder_others() {
+    let dir = TempDir::new().unwrap();
+    let (snapshotter, disk) = with_known_disk(dir.path());
+    let left = place(&snapshotter.view("left", &disk, no_labels()).unwrap());
+    let later = "disk of a later version";
+    let target = SnapshotLabels::from([(TARGET_LABEL.to_owned(), later.to_owned())]);
+    snapshotter.prepare("extract later", "", target).unwrap_err();
+    let away = place(&snapshotter.prepare("a disk that is away", &disk, writable()).unwrap());
+    fs::write(away.with_file_name("away"), "").unwrap();
+    let right = place(&snapshotter.prepare("one", &disk, writable()).unwrap());
+    fs::write(right.join("data"), "blocks of one").unwrap();
+    assert!(snapshotter.changed_blocks(&left, &right, "").unwrap().is_some());
+    assert_eq!(snapshotter.snapshot_at(&right).unwrap().unwrap().below, [LowerLayer::KnownDisk]);
+    assert_eq!(snapshotter.snapshot_at(&away).unwrap(), None);
+}
+
+#[test]
+fn layers_that_are_applied_at_once_do_not_share_a_file() {
+    let dir = TempDir::new().unwrap();
+    let (snapshotter, disk) = with_known_disk(dir.path());
+    let mounts = snapshotter.prepare("extract-1 x", &disk, no_labels()).unwrap();
+    let upper = mounts[0].options.iter().find_map(|option| option.strip_prefix("upperdir=")).unwrap();
+    let target = snapshotter.snapshot_at(Path::new(upper)).unwrap().unwrap();
+    let digest = |content: &[u8]| Digest::of(content);
+    let [long, short, other] = [&b"blocks of one"[..], b"blocks", b"blocks of another"];
+    let mut files = Vec::new();
+    for content in [long, short, short, other] {
+        let file = snapshotter.new_layer_file(&target).unwrap();
+        (&*file.file).write_all(content).unwrap();
+        files.push((file, digest(content)));
+    }
+    // The first copy is one that ended half-way.
+    files.remove(0);
+    let kept: Vec<_> =
+        files.iter().map(|(file, digest)| snapshotter.keep_layer(&target, file, digest)).collect();
+    assert!(kept[0].is_ok() && kept[1].is_ok(), "the same layer twice is one: {kept:?}");
+    assert_eq!(kept[2].as_ref().unwrap_err().kind, FaultKind::FailedPrecondition, "another one is none");
+    drop(files);
+    let block = Path::new(upper).with_file_name("block");
+    let left: Vec<_> = fs::read_dir(&block).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["applied"], "copies that were not kept are gone");
+    assert_eq!(fs::read(block.join("applied")).unwrap(), short);
+}
+
+#[test]
 fn a_disk_that_containerd_knows_by_tars_gives_no_layer_of_blocks() {
     let dir = TempDir::new().unwrap();
     let (snapshotter, _) = open_with(&dir.path().join("root"), Box::new(source_in(dir.path()))).unwrap();
@@ -86,7 +131,7 @@ fn a_layer_that_is_applied_is_the_layer_of_its_snapshot_over_restarts() {
         assert_eq!(target.below, [LowerLayer::KnownDisk]);
         assert_eq!(fate_of_blob(&target.below, BlobContent::Blocks), BlobFate::Kept);
         let file = snapshotter.new_layer_file(&target).unwrap();
-        (&file).write_all(content).unwrap();
+        (&*file.file).write_all(content).unwrap();
         let fault = snapshotter.keep_layer(&target, &file, &Digest::of(b"other")).unwrap_err();
         assert!(fault.text.contains("has the digest"), "{fault}");
         snapshotter.keep_layer(&target, &file, &Digest::of(content)).unwrap();

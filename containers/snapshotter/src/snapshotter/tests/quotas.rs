@@ -28,8 +28,7 @@ fn disks_get_their_limits_and_other_snapshots_a_label() {
         ("own", "7000", "dir", "disk 1", Some("7000")),
         ("device", "7000", "dev", "disk 1", Some("7000")),
         ("default", "", "dir", "disk 1", Some("5000")),
-        ("nonsense", "7k", "dir", "disk 1", Some("5000")),
-        ("zero", "0", "dir", "disk 1", Some("5000")),
+        ("unit", "7k", "dir", "disk 1", Some("7168")),
         ("empty", "7000", "dir", "", Some("7000")),
         ("overlay", "7000", "overlayfs", "disk 1", None),
         ("k8s.io/7/extract-1 x", "", "dir", "disk 1", Some("")),
@@ -44,4 +43,38 @@ fn disks_get_their_limits_and_other_snapshots_a_label() {
             None => assert!(note.unwrap().starts_with("not held: ") && given.is_err(), "{key}: {note:?}"),
         }
     }
+}
+
+#[test]
+fn a_limit_that_is_no_size_is_refused_by_name() {
+    let dir = TempDir::new().unwrap();
+    let (snapshotter, _) = open_with(&dir.path().join("root"), Box::new(source_in(dir.path()))).unwrap();
+    let limited = |size: &str| SnapshotLabels::from([(MAX_SIZE.to_owned(), size.to_owned())]);
+    for wrong in ["0", "lots", "-1", "7 G G", "7Gi/s", "99999999999999999999"] {
+        let fault = snapshotter.prepare("a", "", limited(wrong)).unwrap_err();
+        assert_eq!(fault.kind, FaultKind::InvalidArgument, "{wrong}");
+        let text = fault.text;
+        assert!(text.contains(MAX_SIZE) && text.contains(wrong) && text.contains("write it as"), "{text}");
+    }
+    assert_eq!(snapshotter.stat("a").unwrap_err().kind, FaultKind::NotFound);
+    snapshotter.prepare("a", "", limited("2M")).unwrap();
+    let fault = snapshotter.update("a", &limited("lots"), &[]).unwrap_err();
+    assert_eq!(fault.kind, FaultKind::InvalidArgument);
+    // Layers that are unpacked have no limit, whatever is said of one.
+    snapshotter.prepare("k8s.io/7/extract-1 x", "", limited("lots")).unwrap();
+}
+
+#[test]
+fn a_disk_with_a_limit_of_an_earlier_version_that_is_no_size_goes_on() {
+    let dir = TempDir::new().unwrap();
+    let (snapshotter, place) = with_disk(dir.path());
+    let labels = snapshotter.stat("one").unwrap().labels;
+    let steps = {
+        let wrong = labels.into_iter().chain([(MAX_SIZE.to_owned(), "lots".to_owned())]).collect();
+        snapshotter.table.read().update("one", &wrong, &[], snapshotter.now()).unwrap()
+    };
+    snapshotter.carry_out(&mut snapshotter.journal.lock(), steps).unwrap();
+    assert_eq!(place.join("writable"), PathBuf::from(&snapshotter.mounts("one").unwrap()[0].source));
+    let labels = snapshotter.stat("one").unwrap().labels;
+    snapshotter.update("one", &labels, &[]).unwrap();
 }
