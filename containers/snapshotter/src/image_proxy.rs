@@ -5,7 +5,7 @@
 //! [kept](crate::pull_secrets) for the disks of the image, before containerd begins: while it pulls, it asks
 //! the snapshotter for the layers.
 
-use crate::image_service::ImageRequest;
+use crate::image_service::{ImageRequest, does_not_answer};
 use crate::pull_secrets::{OfferedSecret, PullSecrets};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -13,6 +13,7 @@ use bytes::{Buf, BufMut, Bytes};
 use futures::future::BoxFuture;
 use headstart_block::{Error, Result};
 use prost::Message;
+use std::error::Error as StdError;
 use std::path::Path;
 use std::sync::Arc;
 use tonic::body::Body;
@@ -36,6 +37,7 @@ const HUB_NAMES: [&str; 3] = [HUB, "index.docker.io", "registry-1.docker.io"];
 #[derive(Clone, Debug)]
 pub struct ImageProxy {
     containerd: Channel,
+    socket: Arc<Path>,
     secrets: Arc<PullSecrets>,
 }
 
@@ -50,7 +52,7 @@ impl ImageProxy {
         let endpoint = endpoint.map_err(|error| {
             Error::invalid("is no path of a socket").about(socket.display()).caused_by(error)
         })?;
-        Ok(Self { containerd: endpoint.connect_lazy(), secrets: Arc::new(secrets) })
+        Ok(Self { containerd: endpoint.connect_lazy(), socket: socket.into(), secrets: Arc::new(secrets) })
     }
 
     /// `true` if a call is one of this interface.
@@ -73,9 +75,13 @@ impl ImageProxy {
         let mut containerd = Client::new(self.containerd)
             .max_decoding_message_size(MESSAGE_MOST)
             .max_encoding_message_size(MESSAGE_MOST);
-        let ready = containerd.ready().await;
-        ready.map_err(|error| Status::unavailable(format!("containerd does not answer: {error}")))?;
-        containerd.unary(request, path, PlainCodec).await
+        let away = |error: &(dyn StdError + 'static)| {
+            Status::unavailable(does_not_answer(&self.socket, error).to_string())
+        };
+        containerd.ready().await.map_err(|error| away(&error))?;
+        // A status with a source is the transport's, and not containerd's.
+        let answer = containerd.unary(request, path, PlainCodec).await;
+        answer.map_err(|status| if status.source().is_some() { away(&status) } else { status })
     }
 
     /// Has containerd pull an image, and keeps the credentials with which it could.
@@ -214,6 +220,18 @@ mod tests {
             assert_eq!(repository_of(image).as_deref(), Some(repository), "{image}");
         }
         assert_eq!(repository_of(""), None);
+    }
+
+    #[tokio::test]
+    async fn a_containerd_that_is_away_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let (socket, secrets) = (dir.path().join("none.sock"), dir.path().join("secrets"));
+        let proxy = ImageProxy::new(&socket, PullSecrets::new(secrets, std::time::Duration::ZERO)).unwrap();
+        let status = proxy.pull(Request::new(Bytes::new())).await.unwrap_err();
+        let text = status.message();
+        assert_eq!(status.code(), tonic::Code::Unavailable);
+        assert!(text.starts_with(socket.to_str().unwrap()) && text.contains("No such file"), "{text}");
+        assert!(text.contains("--containerd"), "{text}");
     }
 
     fn offered(image: &str, auth: AuthConfig) -> Option<(String, String, String)> {

@@ -8,6 +8,8 @@
 
 use headstart_block::{Error, ErrorKind, Result};
 use prost::Message;
+use std::error::Error as StdError;
+use std::io;
 use std::path::{Path, PathBuf};
 use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};
@@ -16,6 +18,9 @@ use tonic_prost::ProstCodec;
 
 /// The socket on which containerd listens unless it is told otherwise.
 pub const CONTAINERD_SOCKET: &str = "/run/containerd/containerd.sock";
+/// The answer of a snapshotter that does not serve this interface.
+pub(crate) const NOT_SERVED: &str =
+    "this is the socket of `headstart snapshotter`, which was started without --image-service";
 /// The namespace of containerd in which Kubernetes' images are.
 pub const NAMESPACE: &str = "k8s.io";
 
@@ -79,14 +84,28 @@ struct RemoveImageResponse {}
 
 /// Connects to the containerd at `socket`.
 pub(crate) async fn connect(socket: &Path) -> Result<Grpc<Channel>> {
-    let failed = |error| {
-        Error::new(ErrorKind::Unavailable, "containerd does not answer")
-            .about(socket.display())
-            .remedy("start containerd, or name its socket")
-            .caused_by(error)
-    };
+    let failed = |error| does_not_answer(socket, &error);
     let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display())).map_err(failed)?;
     Ok(Grpc::new(endpoint.connect().await.map_err(failed)?))
+}
+
+/// The error of a containerd that cannot be reached at `socket`.
+pub(crate) fn does_not_answer(socket: &Path, error: &(dyn StdError + 'static)) -> Error {
+    // The innermost error has the cause: the socket is not there, or belongs to another user.
+    let mut cause = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    let is_denied = cause
+        .downcast_ref::<io::Error>()
+        .is_some_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
+    let remedy = if is_denied {
+        "run this as root, whose socket it mostly is"
+    } else {
+        "start containerd, or name its socket by --containerd"
+    };
+    let error = Error::new(ErrorKind::Unavailable, "containerd does not answer").caused_by(cause.to_string());
+    error.about(socket.display()).remedy(remedy)
 }
 
 /// A connection to containerd.
@@ -134,7 +153,6 @@ impl ImageService {
         image: &str,
         auth: Option<AuthConfig>,
     ) -> Result<A> {
-        let failed = |status| failed(&status).about(image.escape_debug());
         let path = format!("/runtime.v1.ImageService/{method}");
         let path = path.parse().map_err(|_| Error::invalid("is no method").about(method))?;
         self.client.ready().await.map_err(|error| {
@@ -145,13 +163,23 @@ impl ImageService {
         let request = ImageRequest { image: Some(ImageSpec { image: image.to_owned() }), auth };
         let codec = ProstCodec::<ImageRequest, A>::default();
         let answer = self.client.unary(Request::new(request), path, codec).await;
-        answer.map(tonic::Response::into_inner).map_err(failed)
+        answer.map(tonic::Response::into_inner).map_err(|status| match status.message() {
+            NOT_SERVED => Error::unsupported(NOT_SERVED).about(self.socket.display()).remedy(
+                "name containerd's socket by --containerd, or start the snapshotter with --image-service",
+            ),
+            _ => failed(&status).about(image.escape_debug()),
+        })
     }
+}
+
+/// A text of another program on one line, with nothing in it that controls a terminal.
+fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 /// containerd's refusal, as an error.
 fn failed(status: &Status) -> Error {
-    let said = status.message().escape_debug().to_string();
+    let said = plain(status.message());
     match status.code() {
         Code::Unimplemented => Error::unsupported("containerd's interface for Kubernetes is turned off")
             .remedy(
@@ -160,5 +188,35 @@ fn failed(status: &Status) -> Error {
         Code::NotFound => Error::new(ErrorKind::NotFound, format!("containerd finds no such image: {said}")),
         Code::InvalidArgument => Error::invalid(format!("containerd refuses the name: {said}")),
         _ => Error::new(ErrorKind::Unavailable, format!("containerd could not do it: {said}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_containerd_says_is_shown_as_it_is() {
+        let said = "failed to pull and unpack image \"reg.lan/a:1\":\n 401 \u{1b}[2J";
+        let error = failed(&Status::unknown(said)).to_string();
+        assert!(error.ends_with("unpack image \"reg.lan/a:1\":  401  [2J"), "{error}");
+        let error = failed(&Status::unimplemented("unknown service runtime.v1.ImageService")).to_string();
+        assert!(error.contains("disabled_plugins"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_socket_without_containerd_is_named_with_the_cause_and_the_remedy() {
+        let dir = tempfile::tempdir().unwrap();
+        let nobody = dir.path().join("nobody.sock");
+        drop(std::os::unix::net::UnixListener::bind(&nobody).unwrap());
+        for (socket, cause) in
+            [(dir.path().join("none.sock"), "No such file"), (nobody, "Connection refused")]
+        {
+            let error = ImageService::connect(&socket).await.unwrap_err();
+            let text = error.to_string();
+            assert_eq!(error.kind(), ErrorKind::Unavailable);
+            assert!(text.starts_with(socket.to_str().unwrap()) && text.contains(cause), "{text}");
+            assert!(text.ends_with("name its socket by --containerd"), "{text}");
+        }
     }
 }

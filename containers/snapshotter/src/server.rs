@@ -3,6 +3,7 @@
 use crate::diff_messages::DIFF_SERVICE;
 use crate::diff_service::DiffService;
 use crate::image_proxy::ImageProxy;
+use crate::image_service::NOT_SERVED;
 use crate::service::SnapshotService;
 use futures::Stream;
 use futures::future::BoxFuture;
@@ -12,6 +13,7 @@ use std::io;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
+use tonic::Status;
 use tonic::body::Body;
 use tonic::transport::Server;
 
@@ -25,7 +27,7 @@ pub struct ServedInterfaces {
     pub snapshots: SnapshotService,
     /// For differs; `None`: calls of it are refused as unknown.
     pub diff: Option<DiffService>,
-    /// For Kubernetes' images; `None`: the same.
+    /// For Kubernetes' images; `None`: calls of it are refused with the option that is missing.
     pub images: Option<ImageProxy>,
 }
 
@@ -39,8 +41,14 @@ impl tower_service::Service<http::Request<Body>> for ServedInterfaces {
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        if let Some(images) = self.images.clone().filter(|_| ImageProxy::takes(&request)) {
-            return Box::pin(async move { Ok(images.pass(request).await) });
+        if ImageProxy::takes(&request) {
+            let images = self.images.clone();
+            return Box::pin(async move {
+                Ok(match images {
+                    Some(images) => images.pass(request).await,
+                    None => Status::unimplemented(NOT_SERVED).into_http(),
+                })
+            });
         }
         let name = request.uri().path().split('/').nth(1);
         match self.diff.clone().filter(|_| name == Some(DIFF_SERVICE)) {

@@ -1,6 +1,8 @@
 //! Each method through the socket, and the codes of its errors.
 
 use crate::served::Served;
+use headstart_block::ErrorKind;
+use headstart_snapshotter::image_service::ImageService;
 use headstart_snapshotter::messages::{
     CleanupRequest, CommitSnapshotRequest, FieldMaskMessage, InfoMessage, KindMessage, ListSnapshotsRequest,
     ListSnapshotsResponse, MountsRequest, MountsResponse, PrepareSnapshotRequest, PrepareSnapshotResponse,
@@ -166,6 +168,18 @@ async fn errors_have_the_codes_on_which_containerd_acts() {
     let usage =
         client.call::<_, UsageResponse>("Usage", UsageRequest { key: "b".to_owned(), ..Default::default() });
     assert_eq!(code(usage.await), Code::Unknown);
+}
+
+#[tokio::test]
+async fn a_snapshotter_that_passes_no_pulls_on_says_how_it_would() {
+    let dir = TempDir::new().unwrap();
+    let served = Served::start(dir.path());
+    let mut service = ImageService::connect(&served.socket).await.unwrap();
+    let error = service.pull("reg.lan/a:1", None).await.unwrap_err();
+    let text = error.to_string();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(text.starts_with(served.socket.to_str().unwrap()), "{text}");
+    assert!(text.contains("without --image-service; name containerd's socket by --containerd"), "{text}");
 }
 
 #[tokio::test]
