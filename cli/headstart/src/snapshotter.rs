@@ -3,21 +3,24 @@
 //! | module | content |
 //! |---|---|
 //! | [`tree_disks`] | the disks of images, which the agent of this host has |
+//! | [`attach_by`] | the way in which these become block devices |
 
+mod attach_by;
 mod tree_disks;
 
 use crate::agent::AgentSocket;
 use crate::attach::OFFLINE_LIMITS;
 use crate::daemon::{self, LOOK};
+use attach_by::AttachBy;
 use clap::Args;
-use headstart_block::{ByteSize, Error, Result, saturating};
+use headstart_agentd::client::AgentClient;
+use headstart_block::{ByteSize, Error, ErrorKind, Result, saturating};
 use headstart_cache::PageCache;
 use headstart_command_line::duration::duration;
 use headstart_command_line::report::Report;
 use headstart_command_line::store_args::StoreArgs;
 use headstart_command_line::terminal::Terminal;
 use headstart_daemon::places::{run_dir, state_dir};
-use headstart_export::attach_way::{AttachWay, BestWay};
 use headstart_export::socket::listen;
 use headstart_export::{Leftover, SocketAccess};
 use headstart_image::progress::Progress;
@@ -40,7 +43,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::net::UnixListener;
 use tokio::runtime::Runtime;
-use tree_disks::{AgentDisks, ContainerdPrograms, Fallback};
+use tokio::time::timeout;
+use tree_disks::{AgentDisks, ContainerdPrograms};
 
 pub(crate) const EXAMPLES: &str = "Examples:\n  \
     headstart snapshotter --trust oci://registry.lan/apps\n  \
@@ -61,7 +65,11 @@ pub(crate) const EXAMPLES: &str = "Examples:\n  \
     trusted, with --referrer or --index, is neither fetched nor unpacked: the agent of this host attaches it as a \
     disk, whose blocks come when they are read. All other images are as with containerd's own overlayfs, and so is \
     an image whose disk cannot be had; the label containerd.io/snapshot/headstart.fallback of the lowest snapshot \
-    that was unpacked then says why. The snapshotter removes nothing when it ends, and containers run on without it.";
+    that was unpacked for this then says why. The snapshotter removes nothing when it ends, and containers run on \
+    without it.";
+
+/// The longest time for the answer of an agent that was named, at the start.
+const AGENT_TIME: Duration = Duration::from_secs(2);
 
 /// The name of the socket in the directory of sockets.
 const SOCKET: &str = "snapshotter.sock";
@@ -99,30 +107,6 @@ impl WritableMode {
     }
 }
 
-/// The way in which the disks of images become block devices.
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum AttachBy {
-    /// The best way on this host.
-    Auto,
-    /// The kernel's ublk driver; experimental, and files fail when the process of their disk dies.
-    Ublk,
-    /// The kernel's nbd driver.
-    Nbd,
-    /// A loop device over a file of FUSE.
-    Loop,
-}
-
-impl AttachBy {
-    fn way(self) -> (AttachWay, Fallback) {
-        match self {
-            Self::Auto => (BestWay::of_this_host().way, Fallback::Loop),
-            Self::Ublk => (AttachWay::Ublk, Fallback::None),
-            Self::Nbd => (AttachWay::Nbd, Fallback::None),
-            Self::Loop => (AttachWay::Loop, Fallback::None),
-        }
-    }
-}
-
 /// Arguments of `headstart snapshotter`.
 #[derive(Args)]
 pub(crate) struct SnapshotterArgs {
@@ -156,7 +140,7 @@ pub(crate) struct SnapshotterArgs {
     #[arg(long, value_name = "SIZE")]
     empty_disk: Option<ByteSize>,
     /// The most space that a container's writes may take, unless its label containerd.io/snapshot/max-size says
-    /// otherwise in bytes. Disks hold it: dir says "no space left", dev gives I/O errors and takes 16M at least. On
+    /// otherwise, such as 10G. Disks hold it: dir says "no space left", dev gives I/O errors and takes 16M at least. On
     /// overlayfs it is not held, and the label containerd.io/snapshot/headstart.quota says so [default: no limit]
     #[arg(long, value_name = "SIZE")]
     container_quota: Option<ByteSize>,
@@ -177,7 +161,8 @@ pub(crate) struct SnapshotterArgs {
     image_service: bool,
     /// The way in which the disks of images become block devices: ublk, nbd or loop (a file of FUSE behind a loop
     /// device). auto takes a way in which containers go on when the process of their disk dies, as `headstart doctor`
-    /// says. Disks of their own (--writable) are always behind a loop device
+    /// says, and a loop device for a disk whose device fails. Disks of their own (--writable) are always behind a loop
+    /// device
     #[arg(long, value_name = "WAY", value_enum, default_value = "auto")]
     attach_by: AttachBy,
     #[command(flatten)]
@@ -195,6 +180,7 @@ impl SnapshotterArgs {
     }
 
     fn run_on(&self, runtime: &Runtime, terminal: &Terminal, json: bool) -> Result<()> {
+        self.attach_by.check()?;
         let root = self.root.clone().unwrap_or_else(|| state_dir().join("snapshotter"));
         let socket = self.socket.clone().unwrap_or_else(|| run_dir().join(SOCKET));
         let (mut words, mut stores) = (self.store.words(), self.store.settings_to_serve()?);
@@ -211,7 +197,8 @@ impl SnapshotterArgs {
         }
         words.push(format!("--offline-limit={}s", self.offline_limit.as_secs()));
         let handle = runtime.handle().clone();
-        let disks = AgentDisks::new(self.agent.client()?, handle, words, &root, self.attach_by.way());
+        let agent = self.agent.client()?;
+        let disks = AgentDisks::new(agent.clone(), handle, words, &root, self.attach_by.way());
         let trees = ImageTrees::new(
             &root.join(TREES_DIRECTORY),
             stores,
@@ -234,6 +221,9 @@ impl SnapshotterArgs {
             ..SnapshotterSettings::new(&root)
         };
         let (snapshotter, report) = Snapshotter::open(settings, Box::new(trees), now)?;
+        if let Some(size) = self.empty_disk {
+            snapshotter.check_blank().map_err(|error| error.about(format_args!("--empty-disk {size}")))?;
+        }
         if let Some(directory) = socket.parent() {
             headstart_block::private::make_directory(directory)
                 .map_err(|error| Error::io("cannot make the directory", error).about(directory.display()))?;
@@ -242,7 +232,8 @@ impl SnapshotterArgs {
         let failed = |error| Error::io("cannot listen there", error).about(socket.display());
         listener.set_nonblocking(true).map_err(failed)?;
         let listener = runtime.block_on(async { UnixListener::from_std(listener) }).map_err(failed)?;
-        daemon::announce(&Ready::new(&socket, &root, &report), json)?;
+        let away = if self.agent.is_named() { why_away(runtime, &agent) } else { None };
+        daemon::announce(&Ready::new(&socket, &root, &report, away), json)?;
         let end = async {
             while !terminal.is_cancelled() {
                 tokio::time::sleep(LOOK).await;
@@ -256,6 +247,15 @@ impl SnapshotterArgs {
         let interfaces = ServedInterfaces { snapshots, diff: Some(diff), images };
         runtime.block_on(serve(listener, interfaces, end))
     }
+}
+
+/// The reason why an agent does not answer; `None` if it does. Without one, images are unpacked, and it may come later:
+/// so this is no error.
+fn why_away(runtime: &Runtime, agent: &AgentClient) -> Option<String> {
+    let asked = runtime.block_on(async { timeout(AGENT_TIME, agent.list()).await });
+    let late = |_| Err(Error::new(ErrorKind::Unavailable, "the agent does not answer"));
+    let answer = asked.unwrap_or_else(late).map_err(|error| error.about(agent.socket().display()));
+    answer.err().map(|error| error.to_string())
 }
 
 /// The time, for snapshots.
@@ -275,11 +275,19 @@ struct Ready<'a> {
     snapshots: usize,
     /// The keys of snapshots whose directories are missing.
     missing: &'a [String],
+    /// The reason why no image can be a disk for now: the agent that `--agent` names does not answer. `null` if it
+    /// does, or if none was named.
+    agent_error: Option<String>,
 }
 
 impl<'a> Ready<'a> {
-    fn new(socket: &'a Path, root: &'a Path, report: &'a SnapshotterReport) -> Self {
-        Self { socket, root, snapshots: report.snapshots, missing: &report.missing }
+    fn new(
+        socket: &'a Path,
+        root: &'a Path,
+        report: &'a SnapshotterReport,
+        agent_error: Option<String>,
+    ) -> Self {
+        Self { socket, root, snapshots: report.snapshots, missing: &report.missing, agent_error }
     }
 }
 
@@ -292,6 +300,10 @@ impl fmt::Display for Ready<'_> {
             self.snapshots,
             self.root.display()
         )?;
-        self.missing.iter().try_for_each(|key| write!(f, "\nthe directory of snapshot {key} is missing"))
+        self.missing.iter().try_for_each(|key| write!(f, "\nthe directory of snapshot {key} is missing"))?;
+        match &self.agent_error {
+            Some(error) => write!(f, "\nno image is a disk until there is an agent: {error}"),
+            None => Ok(()),
+        }
     }
 }

@@ -101,6 +101,11 @@ impl AgentSocket {
         AgentClient::new(self.agent.as_deref())
     }
 
+    /// `true` if the command line names its socket.
+    pub(crate) fn is_named(&self) -> bool {
+        self.agent.is_some()
+    }
+
     /// The agent's answer to a request.
     ///
     /// # Errors

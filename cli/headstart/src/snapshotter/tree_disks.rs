@@ -1,9 +1,10 @@
 //! The disks of images, in the hands of the agent of this host: each has a process of its own, which goes on when the
 //! snapshotter or the agent ends.
 
+use super::attach_by::{Fallback, next_way};
 use headstart_agentd::client::AgentClient;
 use headstart_agentd::disks::{DiskHolder, DiskSpec};
-use headstart_block::{Error, ErrorKind, Result};
+use headstart_block::{ComplaintLevel, Complaints, Error, ErrorKind, Result};
 use headstart_diskd::control::clone_disk;
 use headstart_diskd::starts::tell_start;
 use headstart_export::attach_way::AttachWay;
@@ -35,15 +36,8 @@ pub(super) struct AgentDisks {
     program: String,
     /// The way in which disks that are only read become block devices, and what is done where it does not work.
     way: (AttachWay, Fallback),
-}
-
-/// The reaction where a disk cannot be attached in the way that was chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fallback {
-    /// An error: the way was asked for.
-    None,
-    /// A loop device.
-    Loop,
+    /// For warnings of disks that are attached in another way: the image and the cause.
+    complaints: Complaints<(String, String)>,
 }
 
 impl AgentDisks {
@@ -57,7 +51,7 @@ impl AgentDisks {
         way: (AttachWay, Fallback),
     ) -> Self {
         let program = format!("the snapshotter of {}", root.display());
-        Self { agent, runtime, words, program, way }
+        Self { agent, runtime, words, program, way, complaints: Complaints::default() }
     }
 
     /// The outcome of a request to the agent.
@@ -136,6 +130,16 @@ impl AgentDisks {
         Ok(arguments)
     }
 
+    /// Says, once for an image and a cause, that a disk is attached in another way than the best one.
+    fn tell_of_way(&self, disk: &str, image: &str, (way, next): (AttachWay, AttachWay), why: String) {
+        let remedy = format!("take the cause away, or start the snapshotter with --attach-by {next}");
+        let line = format!("the disk of an image is no {way} device, and is attached by {next}");
+        match self.complaints.next((image.to_owned(), why.clone())) {
+            ComplaintLevel::Warning { .. } => tracing::warn!(image, disk, why, remedy, "{line}"),
+            ComplaintLevel::Debug => tracing::debug!(image, disk, why, remedy, "{line}"),
+        }
+    }
+
     fn attach_by(&self, name: &str, order: &DiskOrder<'_>, way: AttachWay) -> Result<AttachedTree> {
         let arguments = self.arguments(order, way)?;
         let holder = Some(DiskHolder { program: self.program.clone(), image: order.image.to_owned() });
@@ -175,13 +179,12 @@ impl TreeDisks for AgentDisks {
     fn attach(&self, name: &str, order: &DiskOrder<'_>) -> Result<AttachedTree> {
         // The loop device of a disk that is written to shows its users, also after a restart of this program.
         let way = if order.writable.is_some() { AttachWay::Loop } else { self.way.0 };
-        match self.attach_by(name, order, way) {
-            Err(error) if way != AttachWay::Loop && self.way.1 == Fallback::Loop => {
-                tracing::warn!(%error, disk = name, "a disk is no {way} device, and is attached by a loop device");
-                self.attach_by(name, order, AttachWay::Loop)
-            }
-            attached => attached,
-        }
+        let attached = self.attach_by(name, order, way);
+        let Err(error) = attached else { return attached };
+        let error_text = error.to_string();
+        let Some(next) = next_way((way, self.way.1), &error_text) else { return Err(error) };
+        self.tell_of_way(name, order.image, (way, next), error_text);
+        self.attach_by(name, order, next)
     }
 
     fn tell_start(&self, starts: &Path, entrypoint: &str) -> Result<bool> {

@@ -26,6 +26,7 @@
 //! | [`revoked`] | revoked hosts |
 //! | [`roles`] | the roles of hosts, which are in their certificates; clusters of earlier versions |
 //! | [`rot`] | bits that flip in a host's cache |
+//! | [`snapshotter_starts`] | the start of a snapshotter, and what it refuses then |
 //! | [`sockets`] | the users that reach the sockets, even after a process was started again |
 //! | [`space`] | the space of disks' writable layers |
 //! | [`starts`] | starts of containers, recorded and planned by program |
@@ -79,6 +80,7 @@ mod restricted;
 mod revoked;
 mod roles;
 mod rot;
+mod snapshotter_starts;
 mod sockets;
 mod space;
 mod starts;
