@@ -104,5 +104,5 @@ pub use document::ImageDocument;
 pub use image::{ContainerImage, ContainerLayer};
 pub use layer_type::{LayerCompression, layer_media_type};
 pub use name::{ArchiveChoice, ArchivedImage, SourceName};
-pub use open::{open, open_docker_archive, open_in_store, open_oci_archive};
+pub use open::{open, open_docker_archive, open_in_store, open_known, open_oci_archive};
 pub use platform::ImagePlatform;

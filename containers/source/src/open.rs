@@ -86,8 +86,24 @@ pub fn open_in_store(
     retry: RetrySettings,
     runtime: &Handle,
 ) -> Result<ContainerImage> {
+    let document = runtime.block_on(checked_document(&store, selector))?;
+    open_known(store, selector, document, platform, retry, runtime)
+}
+
+/// Works as [`open_in_store`], for an image whose document is known: the manifest or the index that `selector` leads
+/// to, with its digest.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_known(
+    store: Arc<dyn Store>,
+    selector: &Selector,
+    (digest, bytes): (Digest, Vec<u8>),
+    platform: Option<&ImagePlatform>,
+    retry: RetrySettings,
+    runtime: &Handle,
+) -> Result<ContainerImage> {
     let name = format!("image {}{selector}", store.name());
-    let (digest, bytes) = runtime.block_on(checked_document(&store, selector))?;
     let place: Arc<dyn BlobPlace> = Arc::new(StorePlace { store, retry, runtime: runtime.clone() });
     let wanted = Wanted::new(platform);
     let found = follow(&*place, digest, bytes, &wanted).map_err(|e| e.about(&name))?;

@@ -9,14 +9,14 @@
 use crate::container_starts::entrypoint_name;
 use crate::labels::WantedLayer;
 use crate::tree_name::TreeName;
-use futures::future::{OptionFuture, join, join_all};
+use futures::future::{OptionFuture, join};
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
-use headstart_container_source::open_in_store;
+use headstart_container_source::{ContainerImage, open_in_store, open_known};
 use headstart_convert::chain_id;
 use headstart_image::disk_form::{FORMS, FormSearch, newest};
 use headstart_image::manifest::{BLOB_DIGEST, BlobRef, Config, ImageLayer, MAX_MANIFEST_SIZE, Manifest};
 use headstart_snapshotter::remote::ListedBlob;
-use headstart_store::{Location, Reference, Referrer, RetrySettings, Selector, Store, Urgency};
+use headstart_store::{Location, Reference, Referrer, RetrySettings, Selector, Store, Urgency, unless_away};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -85,42 +85,28 @@ impl ConvertedImage {
     ) -> Result<Option<Self>> {
         let search = Search { store, location: &wanted.location, trust, wish, retry, runtime };
         let own = wanted.manifest.map_or_else(|| wanted.selector.clone(), Selector::Digest);
-        let (digest, bytes) = search.manifest(&own)?;
-        if let Some(manifest) = manifest_on_disk(&bytes) {
-            let config = search.config(&manifest.config)?;
-            let diff_ids = Config::parse(&config)?.diff_ids();
-            let lowest = lowest_of_disk(&manifest, &diff_ids).or_else(|| search.known(&manifest, &diff_ids));
-            let manifest = manifest.lowest(lowest)?;
-            let chains = chains(diff_ids.iter().take(lowest.unwrap_or(usize::MAX)));
-            // The name leads to an index, and the store prefers disks: containerd does not.
-            let is_sibling = wanted.manifest.is_none() && manifest.converted_from().is_some();
-            if !is_sibling || chains.contains(&wanted.chain) {
-                search.check_diff_ids(digest, &manifest, &diff_ids)?;
-                let image = search.image(digest, &manifest, chains, FoundAs::Itself)?;
-                return Ok(Some(Self { lowest, entrypoint: program_in(&config), ..image }));
-            }
-        }
-        if trust == WriterTrust::None {
-            return Ok(None);
-        }
-        let open = || open_in_store(Arc::clone(store), &own, None, retry, runtime);
+        let has_siblings = trust == WriterTrust::Full;
         // Round trips to a registry are most of the time that a pull takes.
-        let (original, answers) = match wanted.manifest {
-            Some(digest) => thread::scope(|scope| {
-                let asking = scope.spawn(|| search.ask_for_siblings(wanted, &digest));
-                let original = open()?;
-                let lost = |_| Error::new(ErrorKind::Unavailable, "the search for siblings broke off");
-                Ok::<_, Error>((original, asking.join().map_err(lost)?))
-            })?,
-            None => {
-                let original = open()?;
-                let answers = search.ask_for_siblings(wanted, &original.manifest_digest);
-                (original, answers)
+        let known = wanted.manifest.filter(|_| has_siblings && !wanted.is_disk);
+        thread::scope(|scope| {
+            let asking = known.map(|digest| scope.spawn(move || search.ask_for_siblings(wanted, &digest)));
+            let named = search.first_manifest(&own)?;
+            if let Some(image) = search.itself(wanted, &named)? {
+                return Ok(Some(image));
             }
-        };
-        let chains = chains(original.layers.iter().map(|layer| &layer.diff_id));
-        let sibling = search.sibling(answers, &original.manifest_digest, &chains)?;
-        Ok(sibling.map(|image| Self { entrypoint: program_in(&original.config), ..image }))
+            if !has_siblings {
+                return Ok(None);
+            }
+            let original = search.original(&own, named)?;
+            let lost = |_| Error::new(ErrorKind::Unavailable, "the search for siblings broke off");
+            let answers = match asking {
+                Some(asking) => asking.join().map_err(lost)?,
+                None => search.ask_for_siblings(wanted, &original.manifest_digest),
+            };
+            let chains = chains(original.layers.iter().map(|layer| &layer.diff_id));
+            let sibling = search.sibling(answers, &original.manifest_digest, &chains)?;
+            Ok(sibling.map(|image| Self { entrypoint: program_in(&original.config), ..image }))
+        })
     }
 
     /// The tree of files as the layer with a chain id leaves it. `None` if the image has no such layer.
@@ -200,11 +186,12 @@ fn lowest_of_disk(manifest: &Manifest, diff_ids: &[Digest]) -> Option<usize> {
 /// Answers of a registry about the siblings of an image.
 struct SiblingAnswers {
     /// The artifacts that belong to it, of each kind.
-    referrers: Vec<Result<Vec<Referrer>>>,
+    referrers: Result<Vec<Vec<Referrer>>>,
     /// The image that the tag leads to, if there is one: its digest and its manifest.
     tagged: Option<Result<(Digest, Vec<u8>)>>,
 }
 
+#[derive(Clone, Copy)]
 struct Search<'a> {
     store: &'a Arc<dyn Store>,
     location: &'a Location,
@@ -218,6 +205,46 @@ impl Search<'_> {
     fn manifest(&self, selector: &Selector) -> Result<(Digest, Vec<u8>)> {
         let (digest, bytes) = self.runtime.block_on(self.store.manifest(selector))?;
         Ok((digest, bytes.into()))
+    }
+
+    /// The manifest that is asked for first: a registry that is away is found out within seconds.
+    fn first_manifest(&self, selector: &Selector) -> Result<(Digest, Vec<u8>)> {
+        let asked = unless_away(&**self.store, self.store.manifest(selector));
+        let (digest, bytes) = self.runtime.block_on(asked)?;
+        Ok((digest, bytes.into()))
+    }
+
+    /// The image with a manifest, if its own layers are those of a disk.
+    fn itself(
+        &self,
+        wanted: &WantedLayer,
+        (digest, bytes): &(Digest, Vec<u8>),
+    ) -> Result<Option<ConvertedImage>> {
+        let Some(manifest) = manifest_on_disk(bytes) else { return Ok(None) };
+        let config = self.config(&manifest.config)?;
+        let diff_ids = Config::parse(&config)?.diff_ids();
+        let lowest = lowest_of_disk(&manifest, &diff_ids).or_else(|| self.known(&manifest, &diff_ids));
+        let manifest = manifest.lowest(lowest)?;
+        let chains = chains(diff_ids.iter().take(lowest.unwrap_or(usize::MAX)));
+        // The name leads to an index, and the store prefers disks: containerd does not.
+        let is_sibling = wanted.manifest.is_none() && manifest.converted_from().is_some();
+        if is_sibling && !chains.contains(&wanted.chain) {
+            return Ok(None);
+        }
+        self.check_diff_ids(*digest, &manifest, &diff_ids)?;
+        let image = self.image(*digest, &manifest, chains, FoundAs::Itself)?;
+        Ok(Some(ConvertedImage { lowest, entrypoint: program_in(&config), ..image }))
+    }
+
+    /// The image that containerd pulls, which `selector` leads to; `named` is the manifest that the store has chosen.
+    fn original(&self, selector: &Selector, named: (Digest, Vec<u8>)) -> Result<ContainerImage> {
+        let store = Arc::clone(self.store);
+        // Of an index the store may choose another image than containerd does.
+        if *selector == Selector::Digest(named.0) {
+            open_known(store, selector, named, None, self.retry, self.runtime)
+        } else {
+            open_in_store(store, selector, None, self.retry, self.runtime)
+        }
     }
 
     /// The config of an image, checked against its digest.
@@ -238,11 +265,11 @@ impl Search<'_> {
 
     /// Asks for all that may be siblings of an original, at once.
     fn ask_for_siblings(&self, wanted: &WantedLayer, original: &Digest) -> SiblingAnswers {
-        let referrers = FORMS.map(|kind| self.store.referrers(original, kind));
+        let referrers = self.store.referrers_of_types(original, &FORMS);
         // The tag may lead to an index that lists a converted image beside the original.
         let tag = Some(&wanted.selector).filter(|selector| matches!(selector, Selector::Tag(_)));
         let tagged = OptionFuture::from(tag.map(|tag| self.store.manifest(tag)));
-        let (referrers, tagged) = self.runtime.block_on(join(join_all(referrers), tagged));
+        let (referrers, tagged) = self.runtime.block_on(join(referrers, tagged));
         let tagged = tagged.map(|found| found.map(|(digest, bytes)| (digest, bytes.into())));
         SiblingAnswers { referrers, tagged }
     }
@@ -267,8 +294,8 @@ impl Search<'_> {
             }
             Ok(Some(sibling))
         };
-        for referrers in answers.referrers {
-            for form in newest(&referrers?) {
+        for listed in answers.referrers? {
+            for form in newest(&listed) {
                 if let Some(found) = look(self.manifest(&Selector::Digest(form)))? {
                     return Ok(Some(found));
                 }

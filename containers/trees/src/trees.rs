@@ -222,8 +222,6 @@ impl ImageTrees {
         });
         let search = || {
             let store = headstart_store::open(&wanted.location, &stores)?;
-            // A host that does not answer must not hold up a pull for long.
-            self.runtime.block_on(store.check())?;
             ConvertedImage::find(&store, wanted, (trust, self.wish), stores.retry, &self.runtime)
         };
         let found = search();

@@ -100,8 +100,8 @@ pub async fn disk_form(
         return Ok(None);
     }
     let mut search = FormSearch::default();
-    for kind in FORMS {
-        for form in newest(&store.referrers(original, kind).await?) {
+    for listed in store.referrers_of_types(original, &FORMS).await? {
+        for form in newest(&listed) {
             let found = store.manifest(&Selector::Digest(form)).await;
             // Anything may be published under any kind.
             let found =

@@ -27,7 +27,7 @@
 //! | [`layout`] | the OCI image layout, which directories, web servers and object stores share |
 //! | [`referrers`] | artifacts that belong to a manifest |
 //! | [`stop`] | the user's request to end a command |
-//! | `silence` | warnings about stores that send nothing |
+//! | `silence` | stores that send nothing: warnings, and the end of waiting for one that is away |
 //! | `upload` | a blob on its way into a store, checked against its digest |
 //! | [`media_type`] | names of documents |
 //! | [`blob_source`] | a blob of a store as a source, for copies |
@@ -111,7 +111,7 @@ pub use pull_credentials::{PULL_CREDENTIALS_MOST, PullCredential, PullCredential
 pub use reference::{BucketScheme, Location, Reference, Selector, Tag, parse_store};
 pub use referrers::Referrer;
 pub use settings::{HedgeSettings, Mirror, ProxyUrl, RetrySettings, StoreSettings};
-pub use silence::{warn_if_nothing_comes, warn_if_silent};
+pub use silence::{unless_away, warn_if_nothing_comes, warn_if_silent};
 pub use stop::{Stop, StopSender};
 pub use store::{Copied, Store, Urgency};
 

@@ -460,7 +460,17 @@ impl Store for Registry {
     }
 
     async fn referrers(&self, subject: &Digest, artifact_type: &str) -> Result<Vec<Referrer>> {
-        self.list_referrers(subject, artifact_type).await.map_err(|e| e.about(&self.location))
+        let listed = self.list_referrers(subject, &[artifact_type]).await;
+        let listed = listed.map_err(|e| e.about(&self.location))?;
+        Ok(listed.into_iter().next().unwrap_or_default())
+    }
+
+    async fn referrers_of_types(
+        &self,
+        subject: &Digest,
+        artifact_types: &[&str],
+    ) -> Result<Vec<Vec<Referrer>>> {
+        self.list_referrers(subject, artifact_types).await.map_err(|e| e.about(&self.location))
     }
 
     async fn put_referrer(

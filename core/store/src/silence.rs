@@ -1,6 +1,8 @@
-//! Warnings about stores that say nothing: the user sees no progress, and learns which server is waited for.
+//! Stores that say nothing. Warnings: the user sees no progress, and learns which server is waited for. And the end of
+//! waiting for a store that cannot be reached.
 
 use crate::store::Store;
+use headstart_block::{ErrorKind, Result};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,6 +15,29 @@ const SILENCE: Duration = Duration::from_secs(5);
 
 /// The time between two looks at whether bytes of blobs come.
 const LOOK: Duration = Duration::from_millis(250);
+
+/// The time that a store may take for the first answer before it is asked whether it can be reached at all.
+const FIRST_ANSWER: Duration = Duration::from_secs(1);
+
+/// Waits for `asked`, the first call of a store, with all the time that a slow store needs. A store that cannot be
+/// reached, a mistyped host for example, is reported within seconds: a separate check finds that out.
+///
+/// # Errors
+/// Those of `asked`; [`ErrorKind::Unavailable`] if the check says so.
+pub async fn unless_away<T>(store: &dyn Store, asked: impl Future<Output = Result<T>>) -> Result<T> {
+    let missed = async {
+        sleep(FIRST_ANSWER).await;
+        match store.check().await {
+            Err(error) if error.kind() == ErrorKind::Unavailable => error,
+            // The store can be reached. The call's own error reports other problems.
+            _ => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        answer = asked => answer,
+        error = missed => Err(error),
+    }
+}
 
 /// Waits for `asked`, a call that expects a small answer from `store`, and returns its result. If there is
 /// none after 5 s, a warning is logged; it states `limit`, the maximum duration of each answer. No warning is

@@ -149,6 +149,14 @@ impl Store for Stoppable {
         self.ask(self.store.referrers(subject, artifact_type)).await
     }
 
+    async fn referrers_of_types(
+        &self,
+        subject: &Digest,
+        artifact_types: &[&str],
+    ) -> Result<Vec<Vec<Referrer>>> {
+        self.ask(self.store.referrers_of_types(subject, artifact_types)).await
+    }
+
     async fn put_referrer(
         &self,
         subject: &Digest,

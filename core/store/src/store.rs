@@ -7,6 +7,7 @@ use crate::referrers::Referrer;
 use crate::stop::Stop;
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures::future::try_join_all;
 use futures::stream::{self, BoxStream, StreamExt};
 pub use headstart_block::exchange::Urgency;
 use headstart_block::{ByteRange, Digest, Error, ReadAt, Result};
@@ -204,6 +205,19 @@ pub trait Store: Send + Sync {
     async fn referrers(&self, subject: &Digest, artifact_type: &str) -> Result<Vec<Referrer>> {
         let _ = (subject, artifact_type);
         Ok(Vec::new())
+    }
+
+    /// Returns the artifacts of several types that belong to the manifest `subject`, as [`Store::referrers`] does: a list
+    /// for each of `artifact_types`, in their order.
+    ///
+    /// # Errors
+    /// As [`Store::referrers`].
+    async fn referrers_of_types(
+        &self,
+        subject: &Digest,
+        artifact_types: &[&str],
+    ) -> Result<Vec<Vec<Referrer>>> {
+        try_join_all(artifact_types.iter().map(|kind| self.referrers(subject, kind))).await
     }
 
     /// Writes the manifest of an artifact that belongs to the manifest `subject`, so that the artifact is

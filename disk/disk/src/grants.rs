@@ -17,7 +17,7 @@ use crate::known_files::KnownFiles;
 use bytes::Bytes;
 use headstart_block::{Digest, Error, ErrorKind, Result};
 use headstart_image::disk_form::{disk_manifest, disk_manifest_again};
-use headstart_store::{Selector, Store, warn_if_silent};
+use headstart_store::{Selector, Store, unless_away, warn_if_silent};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -36,9 +36,6 @@ const LENGTH_MAX: u64 = 256;
 
 /// The time that a store on the same network takes for an answer. One that takes longer is not waited for.
 const PATIENCE: Duration = Duration::from_millis(15);
-
-/// The time that a store may take to give an image's manifest before it is asked whether it can be reached at all.
-const SILENCE: Duration = Duration::from_secs(1);
 
 /// The age from which on a grant is written anew.
 const RENEWED: Duration = Duration::from_secs(600);
@@ -170,21 +167,7 @@ pub(crate) async fn ask_for_image(
     selector: &Selector,
     warn_of_silence: Option<Duration>,
 ) -> Result<(Digest, Bytes)> {
-    let missed = async {
-        tokio::time::sleep(SILENCE).await;
-        match store.check().await {
-            Err(e) if e.kind() == ErrorKind::Unavailable => e,
-            // The store can be reached. The manifest's own error reports other problems.
-            _ => std::future::pending().await,
-        }
-    };
-    let asked = async {
-        tokio::select! {
-            named = disk_manifest(store, selector) => named,
-            error = missed => Err(error),
-        }
-    };
-    warn_if_silent(store, warn_of_silence, asked).await
+    warn_if_silent(store, warn_of_silence, unless_away(store, disk_manifest(store, selector))).await
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use crate::scene::{Scene, run_tool};
 use headstart_block::Digest;
 use headstart_export::fuse::too_old_to_keep;
 use headstart_testkit::containerd::{Containerd, ContainerdSettings};
+use headstart_testkit::faults::FaultProxy;
 use headstart_testkit::process::{Process, has_fuse, installed, skipped};
 use headstart_testkit::registry::{PASSWORD, Registry, RegistryAccess, USER};
 use headstart_testkit::shell_image;
@@ -14,6 +15,7 @@ use headstart_testkit::wait::wait_until;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -24,6 +26,8 @@ pub(crate) struct Host<'s> {
     pub(crate) agent: Agent<'s>,
     /// `None` once it is away.
     pub(crate) registry: Option<Arc<Registry>>,
+    /// What counts the requests to it, if they are counted.
+    pub(crate) counter: Option<FaultProxy>,
     pub(crate) registry_host: String,
     pub(crate) scene: &'s Scene,
     pub(crate) image: String,
@@ -43,11 +47,13 @@ pub(crate) struct HostSettings<'a> {
     pub(crate) access: &'a str,
     /// More words for the snapshotter.
     pub(crate) words: &'a str,
+    /// `true` to count the requests to the registry.
+    pub(crate) is_counted: bool,
 }
 
 impl Default for HostSettings<'_> {
     fn default() -> Self {
-        Self { plugin: "headstart", clients: RegistryAccess::Open, access: "", words: "" }
+        Self { plugin: "headstart", clients: RegistryAccess::Open, access: "", words: "", is_counted: false }
     }
 }
 
@@ -68,30 +74,35 @@ impl<'s> Host<'s> {
         }
         let registry = Registry::start(settings.clients)?;
         let layers = shell_image::write(&scene.path("image.tar"));
-        let image = format!("{}/shell:1", registry.host());
+        let counter = settings.is_counted.then(|| FaultProxy::start(registry.address()));
+        let address = counter.as_ref().map_or(registry.address(), FaultProxy::addr);
+        let image = format!("{address}/shell:1");
         let user = format!("{USER}:{PASSWORD}");
         let words =
             ["--insecure-policy", "copy", "--quiet", "--dest-tls-verify=false", "--dest-creds", &user];
         let places = ["oci-archive:image.tar", &format!("docker://{image}")];
         run_tool("skopeo", &[&words[..], &places].concat(), &scene.path("."));
-        Some(Self::on(scene, settings, Arc::new(registry), image, layers))
+        let mut host = Self::on(scene, settings, (Arc::new(registry), address), image, layers);
+        host.counter = counter;
+        Some(host)
     }
 
     /// Starts another host on the registry of this one.
     pub(crate) fn another<'t>(&self, scene: &'t Scene) -> Host<'t> {
         let registry = Arc::clone(self.registry.as_ref().unwrap());
         let settings = HostSettings { access: &self.access, ..HostSettings::default() };
-        Host::on(scene, &settings, registry, self.image.clone(), self.layers)
+        let address = self.registry_host.parse().unwrap();
+        Host::on(scene, &settings, (registry, address), self.image.clone(), self.layers)
     }
 
     fn on(
         scene: &'s Scene,
         settings: &HostSettings<'_>,
-        registry: Arc<Registry>,
+        (registry, address): (Arc<Registry>, SocketAddr),
         image: String,
         layers: usize,
     ) -> Self {
-        let registry_host = registry.host();
+        let registry_host = address.to_string();
         let access = settings.access.to_owned();
         let agent = Agent::start(scene, "a", "");
         let words = format!("{} {}", snapshotter_words(&registry_host, &access), settings.words);
@@ -100,8 +111,19 @@ impl<'s> Host<'s> {
         let (plugin, cri_registry) = (settings.plugin, Some(registry_host.clone()));
         let settings = ContainerdSettings { plugin, cri_registry, ..Default::default() };
         let containerd = Containerd::start(&scene.path("."), &scene.path("snap.sock"), &settings);
-        let registry = Some(registry);
-        Self { containerd, snapshotter, agent, registry, registry_host, access, scene, image, layers }
+        let (registry, counter) = (Some(registry), None);
+        Self {
+            counter,
+            containerd,
+            snapshotter,
+            agent,
+            registry,
+            registry_host,
+            access,
+            scene,
+            image,
+            layers,
+        }
     }
 
     /// Converts the image, in the form `form`.

@@ -1,12 +1,15 @@
 //! Starts of containers are recorded by the program that starts, learned from, and followed on the next host.
 
 use crate::attached::TIMEOUT;
-use crate::containers::Host;
+use crate::containers::{Host, HostSettings};
 use crate::scene::Scene;
+use headstart_testkit::faults::{Fault, FaultProxy, FaultRule, ProxiedRequest};
 use headstart_testkit::wait::wait_until;
 use headstart_trace::data_set::DataSetLimits;
 use headstart_trace::{DataSet, TraceDirectory};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::time::Duration;
 
 /// The names of the programs whose starts were recorded, and the requests of each, by time.
 fn recorded(scene: &Scene) -> Vec<(String, usize)> {
@@ -103,4 +106,77 @@ fn starts_are_learned_from_by_program_and_followed_by_plan() {
     }
     // One of the two programs had the plan to begin with.
     assert_eq!(switched, 1);
+}
+
+/// The kind of thing that a request is about.
+fn kind(asked: &ProxiedRequest) -> &'static str {
+    let kinds = [
+        ("/manifests/sha256:", "manifest"),
+        ("/manifests/sha256-", "list under a tag"),
+        ("/referrers/", "list of one kind"),
+        ("/manifests/1", "tag"),
+        ("/blobs/", "blob"),
+    ];
+    kinds.iter().find(|(part, _)| asked.path.contains(part)).map_or("other", |(_, kind)| kind)
+}
+
+/// The requests of a start: those of each kind, of blobs each blob once, and the documents that wait for each other.
+type StartRequests = (BTreeMap<&'static str, usize>, usize);
+
+/// Pulls the image anew and runs a container of it, and returns headstart's requests.
+fn requests_of_a_start(host: &Host<'_>, counter: &FaultProxy, container: &str) -> StartRequests {
+    counter.clear_log();
+    host.pull(&host.image);
+    host.containerd.run(&host.image, container, "cat /etc/greeting");
+    // A registry that hides nothing may be asked for a challenge before its first answer says so.
+    let log = counter.log().only(|request| request.asked.is_of("headstart") && request.asked.path != "/v2/");
+    println!("{log}");
+    let documents = log.only(|request| kind(&request.asked) != "blob");
+    let blobs: BTreeSet<_> = log.to("/blobs/").iter().map(|request| request.asked.path.clone()).collect();
+    let mut kinds = BTreeMap::from([("blob", blobs.len())]);
+    for request in documents.iter() {
+        *kinds.entry(kind(&request.asked)).or_default() += 1;
+    }
+    (kinds, documents.in_sequence())
+}
+
+#[test]
+fn a_start_asks_the_registry_for_nothing_twice() {
+    let scene = Scene::new();
+    let settings = HostSettings { is_counted: true, ..HostSettings::default() };
+    let Some(mut host) = Host::start_with(&scene, &settings) else { return };
+    host.convert("--index");
+    host.agent.kill();
+    host.agent.again_with_log("info");
+    // Late enough that what is asked at once is seen to be.
+    let late = FaultRule::new(Fault::Late(Duration::from_millis(200)));
+    let late = late.on(|asked| asked.is_of("headstart") && kind(asked) != "blob");
+    let counter = host.counter.take().unwrap();
+    counter.add(late);
+    // The search for the disk: the original with its config, all that may lead to a disk of it at the same time, then
+    // the disk that the index has. After that the disk's own process: its manifest, then the lists of plans, with each
+    // layer and its tree.
+    let lazy = [
+        ("manifest", 3),
+        ("list of one kind", 3),
+        ("list under a tag", 2),
+        ("tag", 1),
+        ("blob", 1 + 2 * host.layers),
+    ];
+    let lazy = BTreeMap::from(lazy);
+    assert_eq!(requests_of_a_start(&host, &counter, "lazy"), (lazy.clone(), 4));
+
+    forget(&host);
+    let registry = &host.registry_host;
+    scene.json(&format!(
+        "train --traces ~/a-cache/traces --publish oci://{} --plain-http {registry} -o ~/plans",
+        host.image
+    ));
+    // On another host, which has nothing: the artifact of the plan, too, and the plan.
+    let other_scene = Scene::new();
+    let other = host.another(&other_scene);
+    let mut planned = lazy;
+    *planned.get_mut("manifest").unwrap() += 1;
+    *planned.get_mut("blob").unwrap() += 1;
+    assert_eq!(requests_of_a_start(&other, &counter, "planned"), (planned, 5));
 }

@@ -2,7 +2,8 @@
 //!
 //! [`super::redirect`] decides on the target of a read; this is the I/O around it. The question for a blob's place
 //! is itself a read of the range, so that a registry that has the bytes answers at once and is never asked
-//! twice. While a registry has served all blobs itself, reads of the next one do not wait for the first of them.
+//! twice. While a registry has served all blobs itself, reads of the next one do not wait for the first of them. The
+//! first few reads of all wait for none either.
 //!
 //! A read that the storage behind a registry refuses (most often because the address has run out) goes back to the
 //! registry, at most [`MOST_REFUSALS`] times a read; an address that cannot be reached is forgotten, because the
@@ -55,6 +56,7 @@ impl Endpoint {
     /// Begins to read `range` of a blob.
     pub(super) async fn open_range(self: &Arc<Self>, digest: &Digest, range: ByteRange) -> Result<Answer> {
         let blob = self.routes.get(digest);
+        let mut is_first = self.routes.may_ask_first();
         let decide = || match blob.route.lock().decide(self.clock.now(), self.routes.shortest()) {
             // Nothing to share: reads of a blob that many need begin at once.
             Decision::Ask if self.routes.are_served_here() => Decision::Direct,
@@ -63,7 +65,11 @@ impl Endpoint {
         let mut refusals = 0;
         // Each round learns something; the bound is for a registry that changes its mind for ever.
         for _ in 0..8 {
-            match decide() {
+            let decision = match decide() {
+                Decision::Ask if std::mem::take(&mut is_first) => Decision::Direct,
+                decision => decision,
+            };
+            match decision {
                 Decision::Direct => {
                     if let ReadAnswer::Here(response) = self.ask(&blob, digest, range).await? {
                         return http::ranged_answer(response, range);

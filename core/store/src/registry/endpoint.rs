@@ -17,7 +17,7 @@ use reqwest::header::LOCATION;
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, watch};
 use url::Url;
 
 /// The time for which a mirror that failed is not asked.
@@ -52,6 +52,8 @@ pub(super) struct Endpoint {
     rests_until: Mutex<Duration>,
     /// The result of asking its top for a challenge: `true` if it sent one.
     knocked: OnceCell<bool>,
+    /// `true` once it gave something of the repository to a request that showed nothing: it hides nothing then.
+    is_open: watch::Sender<bool>,
 }
 
 /// The state that all endpoints of one store share.
@@ -109,6 +111,7 @@ impl Endpoint {
             meter,
             rests_until: Mutex::default(),
             knocked: OnceCell::new(),
+            is_open: watch::Sender::new(false),
         })
     }
 
@@ -183,14 +186,32 @@ impl Endpoint {
             let status = response.status();
             let hidden =
                 matches!(status, StatusCode::NOT_FOUND | StatusCode::FORBIDDEN) && proof.shows_nothing();
-            if hidden && self.knock().await? {
+            if hidden && self.hides(access).await? {
                 continue;
+            }
+            if status.is_success() && access == Access::Pull && proof.shows_nothing() {
+                self.is_open.send_if_modified(|is_open| !std::mem::replace(is_open, true));
             }
             if !matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
                 return Ok(response);
             }
             self.auth.refused(&proof, access, response, again).await?;
             again |= !proof.shows_nothing();
+        }
+    }
+
+    /// `true` if what a request that showed nothing did not find may be hidden from it. The answer to another request
+    /// may say first that nothing is.
+    async fn hides(&self, access: Access) -> Result<bool> {
+        if access == Access::Push {
+            return self.knock().await;
+        }
+        let mut is_open = self.is_open.subscribe();
+        tokio::select! {
+            biased;
+            // The sender is as old as the endpoint.
+            _ = is_open.wait_for(|is_open| *is_open) => Ok(false),
+            has_challenge = self.knock() => has_challenge,
         }
     }
 

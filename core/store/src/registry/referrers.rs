@@ -23,7 +23,7 @@ use crate::reference::Selector;
 use crate::referrers::{Change, MOST_REFERRERS, Referrer, is_alike, listed};
 use crate::retry::jitter;
 use bytes::Bytes;
-use futures::future::join;
+use futures::future::{join, try_join_all};
 use headstart_block::{Digest, Error, ErrorKind, Result};
 use reqwest::header::{ACCEPT, HeaderMap};
 use reqwest::{Method, RequestBuilder};
@@ -46,16 +46,21 @@ fn accept_index(request: RequestBuilder) -> RequestBuilder {
 }
 
 impl Registry {
-    /// The artifacts of one kind: as the registry lists them, or as the tag does.
-    pub(super) async fn list_referrers(&self, subject: &Digest, kind: &str) -> Result<Vec<Referrer>> {
-        let own = self.own_list(subject, kind);
+    /// The artifacts of each of some kinds: as the registry lists them, or as the tag does.
+    pub(super) async fn list_referrers(
+        &self,
+        subject: &Digest,
+        kinds: &[&str],
+    ) -> Result<Vec<Vec<Referrer>>> {
+        let own = try_join_all(kinds.iter().map(|kind| self.own_list(subject, kind)));
         let (own, tagged) = if self.lists_artifacts.load(Ordering::Relaxed) {
             (own.await?, None)
         } else {
             let (own, tagged) = join(own, self.tagged_list(subject)).await;
             (own?, Some(tagged))
         };
-        if let Some(own) = own.filter(|own| !own.is_empty()) {
+        let own: Vec<_> = own.into_iter().map(Option::unwrap_or_default).collect();
+        if !own.iter().any(Vec::is_empty) {
             return Ok(own);
         }
         // If it learned about referrers late, or a proxy before it hid that it knows them, they are under the tag.
@@ -63,10 +68,15 @@ impl Registry {
             Some(tagged) => tagged,
             None => self.tagged_list(subject).await,
         };
-        match tagged? {
-            Some((url, list)) => listed(&list, kind).map_err(|e| e.about(http::redact(&url))),
-            None => Ok(Vec::new()),
-        }
+        let Some((url, list)) = tagged? else { return Ok(own) };
+        let of_kind = |(own, kind): (Vec<Referrer>, &&str)| {
+            if own.is_empty() {
+                listed(&list, kind).map_err(|e| e.about(http::redact(&url)))
+            } else {
+                Ok(own)
+            }
+        };
+        own.into_iter().zip(kinds).map(of_kind).collect()
     }
 
     /// The registry's own list; `None` if it has none.

@@ -6,8 +6,11 @@ use headstart_block::Digest;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
+
+/// The reads of an endpoint of which nothing is known yet that ask at once, each for itself: those that open an image.
+const FIRST_READS: usize = 16;
 
 /// The routes to all blobs that were asked for at one endpoint.
 #[derive(Default)]
@@ -19,6 +22,8 @@ pub(super) struct BlobRoutes {
     has_served: AtomicBool,
     /// `true` if the endpoint has sent a read elsewhere.
     has_redirected: AtomicBool,
+    /// The reads that asked while neither was known.
+    first_reads: AtomicUsize,
 }
 
 /// The route to one blob.
@@ -52,6 +57,13 @@ impl BlobRoutes {
     /// `true` if all blobs that were read so far came from the endpoint itself.
     pub(super) fn are_served_here(&self) -> bool {
         self.has_served.load(Ordering::Relaxed) && !self.has_redirected.load(Ordering::Relaxed)
+    }
+
+    /// `true` for the first few reads, as long as it is not known whether the endpoint serves blobs itself: to wait for
+    /// the answer to one of them would take a round trip.
+    pub(super) fn may_ask_first(&self) -> bool {
+        let is_known = self.has_served.load(Ordering::Relaxed) || self.has_redirected.load(Ordering::Relaxed);
+        !is_known && self.first_reads.fetch_add(1, Ordering::Relaxed) < FIRST_READS
     }
 
     /// The shortest life of an address seen so far.

@@ -4,9 +4,11 @@
 use bytes::Bytes;
 use futures::future::join_all;
 use headstart_block::{ByteRange, Digest};
-use headstart_store::{Location, Store, StoreSettings, Urgency, open};
+use headstart_store::media_type::INDEX_OCI;
+use headstart_store::{Location, Selector, Store, StoreSettings, Urgency, open};
 use headstart_testkit::faults::{Fault, FaultProxy, FaultRule, Log};
 use headstart_testkit::registry::{Registry, RegistryAccess};
+use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,12 +27,15 @@ impl Scene {
         let registry = Registry::start(RegistryAccess::Open)?;
         let proxy = FaultProxy::start(registry.address());
         let host = proxy.addr().to_string();
-        let location = Location::Registry { host: host.clone(), repository: "team/disk".to_owned() };
-        let settings = StoreSettings { plain_http: vec![host], hedge: None, ..StoreSettings::default() };
-        let store = open(&location, &settings).unwrap();
+        let store = open_through(&host);
         store.check().await.unwrap();
         proxy.add(FaultRule::new(Fault::Late(LATE)));
         Some(Self { store, proxy, _registry: registry })
+    }
+
+    /// The same repository as another program opens it, which knows nothing of the registry yet.
+    fn reopened(&self) -> Arc<dyn Store> {
+        open_through(&self.proxy.addr().to_string())
     }
 
     async fn put(&self, bytes: &Bytes) {
@@ -45,6 +50,13 @@ impl Scene {
         methods.sort();
         (log, methods.join(" "))
     }
+}
+
+fn open_through(host: &str) -> Arc<dyn Store> {
+    let location = Location::Registry { host: host.to_owned(), repository: "team/disk".to_owned() };
+    let settings =
+        StoreSettings { plain_http: vec![host.to_owned()], hedge: None, ..StoreSettings::default() };
+    open(&location, &settings).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -83,6 +95,44 @@ async fn both_lists_of_artifacts_are_asked_for_at_once() {
     assert_eq!(scene.store.referrers(&Digest::of(b"image"), "plan").await.unwrap(), []);
     let (log, methods) = scene.asked();
     assert_eq!((methods.as_str(), log.in_sequence()), ("GET GET", 1), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_list_under_the_tag_is_asked_for_once_for_all_kinds_of_artifacts() {
+    let Some(scene) = Scene::new().await else { return };
+    scene.asked();
+    let lists = scene.store.referrers_of_types(&Digest::of(b"image"), &["plan", "trees", "form"]).await;
+    assert_eq!(lists.unwrap(), [[], [], []]);
+    let (log, methods) = scene.asked();
+    assert_eq!((methods.as_str(), log.in_sequence()), ("GET GET GET GET", 1), "{log}");
+    assert_eq!(log.to("/manifests/").len(), 1, "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_registry_that_hides_nothing_is_asked_for_no_challenge() {
+    let Some(scene) = Scene::new().await else { return };
+    let index = json!({ "schemaVersion": 2, "mediaType": INDEX_OCI, "manifests": [] }).to_string();
+    let digest = scene.store.put_manifest(INDEX_OCI, index.into(), None).await.unwrap();
+    let other = scene.reopened();
+    other.document(&Selector::Digest(digest)).await.unwrap();
+    scene.asked();
+    assert_eq!(other.referrers(&digest, "plan").await.unwrap(), []);
+    let (log, methods) = scene.asked();
+    assert_eq!((methods.as_str(), log.in_sequence(), log.len()), ("GET GET", 1, 2), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_reads_of_a_blob_wait_for_none_of_them() {
+    let Some(scene) = Scene::new().await else { return };
+    let blob = Bytes::from_static(b"one blob");
+    scene.put(&blob).await;
+    let (other, digest) = (scene.reopened(), Digest::of(&blob));
+    scene.asked();
+    let read = |offset| other.read(&digest, ByteRange::between(offset, offset + 2), Urgency::Demand);
+    let parts = join_all([0, 2, 4, 6].map(read)).await;
+    assert_eq!(parts.into_iter().map(Result::unwrap).collect::<Vec<_>>(), ["on", "e ", "bl", "ob"]);
+    let (log, methods) = scene.asked();
+    assert_eq!((methods.as_str(), log.in_sequence()), ("GET GET GET GET", 1), "{log}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -56,6 +56,7 @@ fn asked(head: &Head) -> ProxiedRequest {
         range_header: header("Range"),
         host: header("Host"),
         authorization: header("Authorization"),
+        user_agent: header("User-Agent"),
     }
 }
 

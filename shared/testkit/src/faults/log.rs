@@ -20,6 +20,8 @@ pub struct ProxiedRequest {
     pub host: Option<String>,
     /// The value of the Authorization header; `None` if there is none.
     pub authorization: Option<String>,
+    /// The value of the User-Agent header; `None` if there is none.
+    pub user_agent: Option<String>,
 }
 
 /// A request and its outcome. Times are durations since the start of the proxy.
@@ -43,6 +45,14 @@ pub struct LoggedRequest {
     /// `true` if the connection broke before the request was finished, because of a fault, the client or the
     /// server.
     pub broken: bool,
+}
+
+impl ProxiedRequest {
+    /// `true` if the program with this name sent it.
+    #[must_use]
+    pub fn is_of(&self, program: &str) -> bool {
+        self.user_agent.as_ref().is_some_and(|agent| agent.split('/').next() == Some(program))
+    }
 }
 
 impl LoggedRequest {
@@ -168,6 +178,7 @@ mod tests {
                 range_header: None,
                 host: None,
                 authorization: None,
+                user_agent: None,
             },
             connection: 0,
             started: Duration::from_millis(started),
