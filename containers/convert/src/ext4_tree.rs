@@ -1,79 +1,43 @@
-//! An ext4 file system as the tree that layers change.
-//!
-//! Everything but the form of the calls is the file system's: see [`headstart_ext4`]. Its errors do not know the paths
-//! of files; the applier adds the entry whose call failed.
+//! An ext4 file system as the tree that layers change: see [`headstart_ext4`].
 
-use crate::file_tree::{FileTree, LayerContent, NewNode, NodeAttributes, NodeStatus, NodeXattr};
-use crate::tree_parts::{StreamedContent, new_inode, node_kind};
+use crate::file_system_tree::{FileSystemTree, LayerFileSystem, node_kind};
+use crate::file_tree::{NodeAttributes, NodeStatus, NodeXattr};
 use headstart_block::{Error, Result, exact};
 use headstart_ext4::{FileSystem, InodeAttributes, InodeNumber, InodeTime};
-use headstart_file_blocks::BlockSink;
+use headstart_file_blocks::{BlockSink, FileContent, NewInode};
 use headstart_tar::TarTime;
 
-/// A file system that layers change, block by block.
-pub struct Ext4Tree<S: BlockSink> {
-    pub(crate) fs: FileSystem<S>,
-    /// `true` if the tar stays, so that content can be referred to in it.
-    has_tar: bool,
-}
+/// An ext4 file system that layers change.
+pub type Ext4Tree<S> = FileSystemTree<FileSystem<S>>;
 
-impl<S: BlockSink> Ext4Tree<S> {
-    /// The tree of a file system, new or opened.
-    pub fn new(fs: FileSystem<S>) -> Self {
-        Self { fs, has_tar: false }
-    }
-
-    /// The same tree, of layers whose tars stay: the sink gets to know where in the tar the content of files is.
-    pub(crate) fn over_tars(self) -> Self {
-        Self { has_tar: true, ..self }
-    }
-
-    /// The file system, which has yet to be finished.
-    pub fn into_inner(self) -> FileSystem<S> {
-        self.fs
-    }
-
-    /// Removes a name that must be there.
-    fn remove(&mut self, dir: InodeNumber, name: &[u8]) -> Result<()> {
-        if self.fs.remove(dir, name)? {
-            return Ok(());
-        }
-        Err(Error::corrupt(format!("the directory lost the name `{}`", name.escape_ascii())))
-    }
-}
-
-/// Attributes as inodes have them.
-fn attributes(of: &NodeAttributes<'_>) -> Result<InodeAttributes> {
-    let TarTime { seconds, nanoseconds } = of.mtime;
-    let mtime = InodeTime::new(seconds, nanoseconds).ok_or_else(|| {
-        Error::unsupported(format!("has a time that ext4 cannot store: second {seconds} after 1970"))
-    })?;
-    Ok(InodeAttributes {
-        mode: exact(of.mode & 0o7777, "it has 12 bits"),
-        uid: of.uid,
-        gid: of.gid,
-        mtime,
-        xattrs: of.xattrs.iter().cloned().collect(),
-    })
-}
-
-impl<S: BlockSink> FileTree for Ext4Tree<S> {
+impl<S: BlockSink> LayerFileSystem for FileSystem<S> {
     type Node = InodeNumber;
+    type Attributes = InodeAttributes;
 
-    fn number(node: InodeNumber) -> u64 {
-        node.into()
+    fn attributes(of: &NodeAttributes<'_>) -> Result<InodeAttributes> {
+        let TarTime { seconds, nanoseconds } = of.mtime;
+        let mtime = InodeTime::new(seconds, nanoseconds).ok_or_else(|| {
+            Error::unsupported(format!("has a time that ext4 cannot store: second {seconds} after 1970"))
+        })?;
+        Ok(InodeAttributes {
+            mode: exact(of.mode & 0o7777, "it has 12 bits"),
+            uid: of.uid,
+            gid: of.gid,
+            mtime,
+            xattrs: of.xattrs.iter().cloned().collect(),
+        })
     }
 
     fn root(&self) -> InodeNumber {
-        self.fs.root()
+        self.root()
     }
 
     fn lookup(&mut self, dir: InodeNumber, name: &[u8]) -> Result<Option<InodeNumber>> {
-        self.fs.lookup(dir, name)
+        self.lookup(dir, name)
     }
 
     fn status(&mut self, node: InodeNumber) -> Result<NodeStatus> {
-        let status = self.fs.status(node)?;
+        let status = self.status(node)?;
         Ok(NodeStatus {
             kind: node_kind(status.kind),
             mode: u32::from(status.mode),
@@ -86,58 +50,50 @@ impl<S: BlockSink> FileTree for Ext4Tree<S> {
     }
 
     fn link_target(&mut self, node: InodeNumber) -> Result<Vec<u8>> {
-        self.fs.link_target(node)
+        self.link_target(node)
     }
 
     fn xattrs(&mut self, node: InodeNumber) -> Result<Vec<NodeXattr>> {
-        Ok(self.fs.xattrs(node)?.into_iter().collect())
+        Ok(self.xattrs(node)?.into_iter().collect())
     }
 
     fn names(&mut self, dir: InodeNumber, part: u32) -> Result<Option<Vec<Vec<u8>>>> {
-        Ok(self.fs.entries(dir, part)?.map(|entries| entries.into_keys().collect()))
+        Ok(self.entries(dir, part)?.map(|entries| entries.into_keys().collect()))
     }
 
     fn create(
         &mut self,
         dir: InodeNumber,
         name: &[u8],
-        node: NewNode<'_>,
-        attributes: &NodeAttributes<'_>,
+        node: &NewInode<'_>,
+        attributes: &InodeAttributes,
     ) -> Result<InodeNumber> {
-        self.fs.create(dir, name, &new_inode(node), &self::attributes(attributes)?)
+        self.create(dir, name, node, attributes)
     }
 
     fn link(&mut self, dir: InodeNumber, name: &[u8], node: InodeNumber) -> Result<()> {
-        self.fs.link(dir, name, node)
+        self.link(dir, name, node)
     }
 
-    fn unlink(&mut self, dir: InodeNumber, name: &[u8]) -> Result<()> {
+    fn remove(&mut self, dir: InodeNumber, name: &[u8]) -> Result<bool> {
         self.remove(dir, name)
     }
 
-    fn remove_tree(&mut self, dir: InodeNumber, name: &[u8]) -> Result<()> {
-        self.remove(dir, name)
+    fn set_attributes(&mut self, node: InodeNumber, attributes: &InodeAttributes) -> Result<()> {
+        self.set_attributes(node, attributes)
     }
 
-    fn set_attributes(&mut self, node: InodeNumber, attributes: &NodeAttributes<'_>) -> Result<()> {
-        self.fs.set_attributes(node, &self::attributes(attributes)?)
+    fn write_content(&mut self, node: InodeNumber, content: &mut dyn FileContent) -> Result<()> {
+        self.write_content(node, content)
     }
 
-    fn write_content(&mut self, node: InodeNumber, content: &mut dyn LayerContent) -> Result<()> {
-        let mut content = StreamedContent::new(content, self.has_tar);
-        self.fs.write_content(node, &mut content)
-    }
-
-    fn replace_content(
+    fn replace(
         &mut self,
         dir: InodeNumber,
         name: &[u8],
-        _node: InodeNumber,
-        attributes: &NodeAttributes<'_>,
-        content: &mut dyn LayerContent,
+        attributes: &InodeAttributes,
+        content: &mut dyn FileContent,
     ) -> Result<()> {
-        let attributes = self::attributes(attributes)?;
-        let mut content = StreamedContent::new(content, self.has_tar);
-        self.fs.replace(dir, name, &attributes, &mut content).map(drop)
+        self.replace(dir, name, attributes, content).map(drop)
     }
 }

@@ -11,7 +11,7 @@
 //! | [`content`] | [`EntryContent`]: files' bytes on their way from the tar to the tree |
 //! | [`ext4_tree`] | [`Ext4Tree`]: an ext4 as such a tree |
 //! | [`erofs_tree`] | [`ErofsTree`]: an EROFS as such a tree |
-//! | `tree_parts` | what both have in common |
+//! | [`file_system_tree`] | what both have in common |
 //! | `estargz` | entries that serve lazy loading, and are left out |
 //! | `layer_stream` | compressed bytes become a tar, with the digests of both |
 //! | [`options`] | [`ConvertOptions`], and the names of layers that follow from them |
@@ -35,6 +35,7 @@ mod disk_trees;
 pub mod erofs_tree;
 mod estargz;
 pub mod ext4_tree;
+pub mod file_system_tree;
 pub mod file_tree;
 pub mod image;
 mod kept_targets;
@@ -53,7 +54,6 @@ mod sibling_index;
 mod tar_conversion;
 #[cfg(test)]
 mod test_layers;
-mod tree_parts;
 mod turbo_layer;
 
 pub use apply::{Applier, ApplyLimits, LayerCounts};
