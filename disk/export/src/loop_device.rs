@@ -28,6 +28,10 @@ const TRIES: usize = 64;
 /// twice the time.
 const READ_AHEAD_KIB: u32 = 1024;
 
+/// The longest request, in KiB. What is read ahead comes as several of these, so that each processor decodes one: a scan
+/// is up to 1.4 times as fast as with the kernel's 1280.
+const REQUEST_KIB: u32 = 256;
+
 /// The sector of the loop device, in bytes: the smallest that file systems of images have.
 const SECTOR: u32 = 512;
 
@@ -200,8 +204,9 @@ pub(crate) fn attach(disk: &Path, usage: LoopUse) -> Result<(PathBuf, File)> {
         match configure(&device, &file, usage) {
             Ok(()) => {
                 // Best effort: without it reads in sequence are slower.
-                let ahead = format!("{DEVICES}/loop{number}/queue/read_ahead_kb");
-                let _ = fs::write(ahead, READ_AHEAD_KIB.to_string());
+                for (setting, kib) in [("read_ahead_kb", READ_AHEAD_KIB), ("max_sectors_kb", REQUEST_KIB)] {
+                    let _ = fs::write(format!("{DEVICES}/loop{number}/queue/{setting}"), kib.to_string());
+                }
                 return Ok((path, device));
             }
             Err(Errno::BUSY) => {}

@@ -4,13 +4,13 @@
 //! bytes in memory: the loop device reads with direct I/O, so that only the file system's pages are there.
 //!
 //! ```text
-//! file of FUSE <- loop device (direct I/O, reads ahead 1 MiB) <- ext4 or EROFS, read-only
+//! file of FUSE <- loop device (direct I/O, reads ahead 1 MiB by requests of 256 KiB) <- ext4 or EROFS, read-only
 //! ```
 //!
 //! A disk that is a block device already, such as one of the kernel's nbd driver, is mounted as it is.
 //!
 //! The loop device goes by itself when the file system is unmounted, or when mounting it fails. Its number goes to the
-//! next program that wants one, with the read-ahead that was set here.
+//! next program that wants one, with the read-ahead and the length of requests that were set here.
 //!
 //! A disk of its own that a container writes to is mounted for writing ([`mount_writable`]).
 //!
