@@ -157,6 +157,7 @@ impl Servers {
                 .map(|(keeper, kept)| kept.mount(keeper, first));
             let settings = FuseSettings { access, allow_resize, keep, ..FuseSettings::default() };
             let server = FuseServer::start(export(first), path, &settings)?;
+            note_takeover(first, server.is_taken_over());
             let qemu = file_line(&server.path().display().to_string(), first.disk.is_read_only());
             servers.add(Box::new(server), Some(qemu));
         }
@@ -256,7 +257,9 @@ impl Servers {
                 kept: wanted.kept.as_ref().map(|kept| kept.device(disk)),
                 ..KernelNbdSettings::default()
             };
-            self.add(Box::new(KernelNbd::start(export(disk), &settings)?), None);
+            let server = KernelNbd::start(export(disk), &settings)?;
+            note_takeover(disk, server.is_taken_over());
+            self.add(Box::new(server), None);
         }
         if wanted.ublk {
             self.start_ublk(disk)?;
@@ -332,6 +335,13 @@ fn with_remedy(error: Error, socket: Option<&Path>) -> Error {
             error.remedy(format!("make the directory {} first, or choose another path", dir.display()))
         }
         None => error,
+    }
+}
+
+/// Tells the recorder of a disk if clients of an earlier process go on with it.
+fn note_takeover(disk: &NamedDisk, is_taken_over: bool) {
+    if let Some(recorder) = disk.recorder.as_ref().filter(|_| is_taken_over) {
+        recorder.took_over();
     }
 }
 

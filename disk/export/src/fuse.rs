@@ -245,6 +245,12 @@ impl FuseServer {
         &self.path
     }
 
+    /// `true` if it goes on with the mount of an earlier process, and with that one's clients.
+    #[must_use]
+    pub fn is_taken_over(&self) -> bool {
+        self.is_taken_over
+    }
+
     fn shut_down(&self) -> Result<()> {
         let Some(mut mount) = self.mount.lock().take() else { return Ok(()) };
         self.image.give_up_waiting();

@@ -368,6 +368,12 @@ impl KernelNbd {
         self.host.device(self.number)
     }
 
+    /// `true` if it goes on with the device of an earlier process, and with that one's users.
+    #[must_use]
+    pub fn is_taken_over(&self) -> bool {
+        self.is_left
+    }
+
     /// Checks that the kernel has the disk, and no pages of another.
     fn check_attached(&self, size: u64, is_left: bool) -> Result<()> {
         let device = self.device();

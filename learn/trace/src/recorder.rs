@@ -68,6 +68,8 @@ pub struct Recorder {
     clock: BootClock<AtomicU64>,
     /// The start of the first container; `None` if none has started.
     start: Mutex<Option<ContainerStart>>,
+    /// The word of the boot that went on when this process took the disk over; 0 if it has not.
+    taken_over: AtomicU64,
     /// Requests that arrive later, in microseconds since the disk was attached, are of other containers, too.
     unmixed_us: AtomicU64,
 }
@@ -89,6 +91,7 @@ impl Recorder {
             window,
             clock: BootClock::new(),
             start: Mutex::default(),
+            taken_over: AtomicU64::new(0),
             unmixed_us: AtomicU64::new(u64::MAX),
         }
     }
@@ -109,7 +112,19 @@ impl Recorder {
     /// no boot.
     #[must_use]
     pub fn boot(&self) -> BootId {
-        BootId(self.clock.boot())
+        self.shown(self.clock.boot())
+    }
+
+    /// Notes that an earlier process has served the clients of this disk until now, which go on reading. What they
+    /// have read is in their memory, so a recording of this process would lack it: nothing is recorded until a machine
+    /// boots anew, and no start of a container.
+    pub fn took_over(&self) {
+        self.taken_over.store(self.clock.go_on(), Ordering::Relaxed);
+    }
+
+    /// The boot of a word; no boot for the one that is not recorded.
+    fn shown(&self, word: u64) -> BootId {
+        BootId(if word == self.taken_over.load(Ordering::Relaxed) { 0 } else { word })
     }
 
     /// Returns the number of boots that have begun.
@@ -139,7 +154,7 @@ impl Recorder {
     /// Notes the arrival of a read of `range`, which may begin a boot. Returns the boot that the read belongs
     /// to, for [`record`](Self::record) when the read is complete.
     pub fn read_arrived(&self, range: ByteRange, arrived: Instant) -> BootId {
-        BootId(self.clock.read_arrived(range, self.micros(arrived)))
+        self.shown(self.clock.read_arrived(range, self.micros(arrived)))
     }
 
     /// Records a completed request of `boot`, the boot in which the request arrived; `arrived` is the arrival of the
@@ -170,7 +185,9 @@ impl Recorder {
     pub fn drain(&self, keep: &mut dyn FnMut(BootId, Record) -> bool) {
         let _draining = self.draining.lock();
         self.ring.drain(&mut |words| {
-            let is_kept = record_of(words).is_some_and(|record| keep(BootId(words[0]), record));
+            // The first reads may have come before it was known that they go on.
+            let boot = self.shown(words[0]);
+            let is_kept = record_of(words).is_some_and(|record| boot != BootId(0) && keep(boot, record));
             if !is_kept {
                 self.discarded.fetch_add(1, Ordering::Relaxed);
             }

@@ -3,10 +3,13 @@
 use crate::attached::TIMEOUT;
 use crate::containers::{Host, HostSettings};
 use crate::scene::Scene;
+use headstart_export::fuse::too_old_to_keep;
 use headstart_testkit::faults::{Fault, FaultProxy, FaultRule, ProxiedRequest};
+use headstart_testkit::process::skipped;
 use headstart_testkit::wait::wait_until;
 use headstart_trace::data_set::DataSetLimits;
 use headstart_trace::{DataSet, TraceDirectory};
+use rustix::process::{Pid, Signal, kill_process};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::time::Duration;
@@ -41,6 +44,35 @@ pub(crate) fn forget(host: &Host<'_>) {
 pub(crate) fn log(host: &Host<'_>, scene: &Scene) -> String {
     let name = host.agent.disks()[0]["name"].as_str().unwrap().to_owned();
     fs::read_to_string(scene.path(&format!("a/disks/{name}.log"))).unwrap()
+}
+
+#[test]
+fn a_start_on_a_disk_whose_process_was_killed_is_not_recorded() {
+    if let Some(release) = too_old_to_keep() {
+        skipped(&format!("Linux {release} does not keep mounts"));
+        return;
+    }
+    let scene = Scene::new();
+    let Some(mut host) = Host::start(&scene) else { return };
+    host.convert("--referrer");
+    host.agent.kill();
+    host.agent.again_with_log("info");
+    let image = host.image.clone();
+    host.pull(&image);
+    let disk = &host.agent.disks()[0];
+    let pid = disk["pid"].as_u64().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw).unwrap();
+    // The kernel has the files of the first container in memory, and the next process does not see that.
+    host.containerd.run(&image, "before", "cat /etc/greeting");
+    wait_until("the process knows", TIMEOUT, || log(&host, &scene).contains("is_recorded true"));
+    kill_process(pid, Signal::KILL).unwrap();
+    host.agent.disk_that("served by another process", |disk| {
+        disk["state"] == "serving" && disk["restarts"] == 1 && disk["pid"].is_u64()
+    });
+    let before = recorded(&scene);
+    host.containerd.run(&image, "after", "cat /etc/greeting");
+    wait_until("the process knows", TIMEOUT, || log(&host, &scene).contains("is_recorded false"));
+    forget(&host);
+    assert_eq!(recorded(&scene), before);
 }
 
 #[test]

@@ -119,6 +119,15 @@ impl<W: AtomicWord> BootClock<W> {
         }
     }
 
+    /// Lets the next read begin no boot by being the first. Returns the word of the boot that goes on.
+    pub(super) fn go_on(&self) -> u64 {
+        let first = RecordingPhase::Recording { since_us: 0 }.to_word();
+        match self.phase.compare_exchange(0, first, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => first,
+            Err(begun) => begun,
+        }
+    }
+
     /// Notes that a read ended at `at_us`.
     pub(super) fn read_ended(&self, at_us: u64) {
         self.was_read(at_us, self.last_read_us.load(Ordering::Relaxed));

@@ -8,6 +8,8 @@
 //! * Further containers with the same entrypoint change nothing: they read the same, mostly from memory.
 //! * A container with another entrypoint ends the recording: from then on, reads are of both, and those that both need
 //!   are missing. Its own start is not recorded.
+//! * In a process that took the disk over from one that died, no start is recorded: the kernel has kept what was read
+//!   before.
 
 use super::{BootId, Recorder};
 use crate::boots::RecordingPhase;
@@ -28,6 +30,9 @@ pub struct ContainerStart {
 impl Recorder {
     /// Notes that a container with this entrypoint starts at the moment `now`. Returns `true` if its start is recorded.
     pub fn container_started(&self, entrypoint: &str, now: Instant) -> bool {
+        if self.taken_over.load(Ordering::Relaxed) > 0 {
+            return false;
+        }
         let at_us = self.micros(now);
         let mut start = self.start.lock();
         if let Some(start) = &*start {
@@ -115,6 +120,28 @@ mod tests {
         assert!(starts(&idle, 5000, "nginx"));
         read(&idle, 5001);
         assert_eq!(recorded(&idle), [(Duration::from_secs(5000), 1)]);
+    }
+
+    #[test]
+    fn a_process_that_took_the_disk_over_records_no_start_and_the_next_boot() {
+        let (recorder, read) = recorder();
+        recorder.took_over();
+        read(&recorder, 1);
+        assert!(!starts(&recorder, 2, "nginx"));
+        read(&recorder, 3);
+        assert_eq!((recorded(&recorder), recorder.container_start()), (Vec::new(), None));
+        assert_eq!((recorder.boots(), recorder.boot().since()), (0, None));
+        // A machine whose firmware reads the boot sector.
+        let (range, at) = (ByteRange::between(0, 512), recorder.created() + Duration::from_secs(50));
+        let boot = recorder.read_arrived(range, at);
+        recorder.record(boot, Op::Read, range, at, Duration::ZERO);
+        assert_eq!((recorded(&recorder), recorder.boots()), (vec![(Duration::from_secs(50), 0)], 1));
+        // A read may be faster than the note.
+        let (late, read) = self::recorder();
+        read(&late, 1);
+        late.took_over();
+        read(&late, 2);
+        assert_eq!((recorded(&late), late.boot().since()), (Vec::new(), None));
     }
 
     #[test]
