@@ -22,7 +22,9 @@ Examples:
   headstart container pull registry.lan/app:1 --containerd /run/k3s/containerd/containerd.sock
   headstart container pull registry.lan/app:1 --user web --password-file web.password \\
       --containerd /run/headstart/snapshotter.sock
-  ctr -n k8s.io run --rm --snapshotter headstart registry.lan/app:1 app
+
+The next command, for a container of it:
+  ctr -n k8s.io run --rm --snapshotter headstart registry.lan/app:1 app1
 
 containerd pulls the image as it does for Kubernetes, with the snapshotter, the registries and the
 credentials of its configuration, into the namespace k8s.io. With `headstart snapshotter` a
@@ -49,7 +51,7 @@ impl Command {
 /// Pulls an image.
 #[derive(Args)]
 pub(crate) struct Pull {
-    /// The image, as Docker names images, such as registry.lan/app:1
+    /// The image as Docker names it, with its host and without oci://: registry.lan/app:1
     image: String,
     /// containerd's socket
     #[arg(long, value_name = "SOCK", default_value = CONTAINERD_SOCKET)]

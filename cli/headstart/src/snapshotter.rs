@@ -48,7 +48,8 @@ use tree_disks::{AgentDisks, ContainerdPrograms};
 
 pub(crate) const EXAMPLES: &str = "Examples:\n  \
     headstart snapshotter --trust oci://registry.lan/apps\n  \
-    headstart snapshotter --writable dir --empty-disk 64G\n  \
+    headstart snapshotter --trust oci://registry.lan/apps --image-service\n  \
+    headstart snapshotter --writable dir --container-quota 10G\n  \
     headstart snapshotter --root /srv/snapshots --socket /run/headstart/snap.sock \\\n      \
     --agent /run/headstart/agent.sock --plain-http registry.lan:5000\n\n\
     containerd finds it by its configuration (/etc/containerd/config.toml; docs/how-to/containerd.md has the same for \
@@ -80,6 +81,9 @@ const RUNTIME_THREADS: usize = 2;
 /// The times that `--search-timeout` may have.
 const SEARCH_TIMEOUTS: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(600);
 
+/// The heading of options for what containers write.
+const CONTAINERS: &str = "Writes of containers";
+
 /// The file of credentials that came with pulls, in the root directory.
 const PULL_SECRETS: &str = "pull-credentials";
 
@@ -110,18 +114,27 @@ impl WritableMode {
 /// Arguments of `headstart snapshotter`.
 #[derive(Args)]
 pub(crate) struct SnapshotterArgs {
-    /// The directory of all snapshots [default: snapshotter in /var/lib/headstart, or in ~/.local/state/headstart]
-    #[arg(long, value_name = "DIR")]
-    root: Option<PathBuf>,
-    /// The socket for containerd [default: snapshotter.sock in /run/headstart, or in headstart in $XDG_RUNTIME_DIR]
-    #[arg(long, value_name = "SOCK")]
-    socket: Option<PathBuf>,
     /// Use the converted images that stand beside originals in repositories that begin with this, such as
     /// oci://registry.lan/apps. Everyone with the right to write there can decide the files of every image on this
     /// host that has a layer in common with an image there (may be repeated) [default: only images that are disks
     /// themselves]
     #[arg(long, value_name = "STORE")]
     trust: Vec<StorePrefix>,
+    /// The directory of all snapshots [default: snapshotter in /var/lib/headstart, or in ~/.local/state/headstart]
+    #[arg(long, value_name = "DIR")]
+    root: Option<PathBuf>,
+    /// The socket for containerd [default: snapshotter.sock in /run/headstart, or in headstart in $XDG_RUNTIME_DIR]
+    #[arg(long, value_name = "SOCK")]
+    socket: Option<PathBuf>,
+    /// containerd's socket, at which it is asked for the programs of containers (starts of the same program of an image
+    /// are learned from together), and takes layers of blocks if it asks for the changes of a container
+    #[arg(long, value_name = "SOCK", default_value = CONTAINERD_SOCKET)]
+    containerd: PathBuf,
+    /// Serve Kubernetes' interface for images on the same socket, too, passing all calls on to containerd, and keep the
+    /// credentials of pulls for disks: the kubelet's --image-service-endpoint names the snapshotter's socket then
+    /// [default: credentials come from docker's configuration alone]
+    #[arg(long)]
+    image_service: bool,
     /// The longest time for asking a registry whether it has a disk of an image; then the image is fetched and unpacked
     /// as without the snapshotter
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = duration(SEARCH_TIMEOUTS))]
@@ -130,41 +143,39 @@ pub(crate) struct SnapshotterArgs {
     /// that is slow has answered, since the registry has last let this host read it
     #[arg(long, value_name = "TIME", default_value = "30d", value_parser = duration(OFFLINE_LIMITS))]
     offline_limit: Duration,
-    /// The way in which active snapshots are written to, if their parent is a disk: overlayfs over its files, or a disk
-    /// of their own, handed out as a directory (dir) or as a block device (dev). A snapshot's label
-    /// containerd.io/snapshot/overlaybd.writable says otherwise for that one
-    #[arg(long, value_name = "MODE", value_enum, default_value = "overlayfs")]
+    /// The way in which the disks of images become block devices: ublk (the kernel's ublk driver; experimental, and
+    /// reads fail when the process of the disk dies), nbd (the kernel's nbd driver), loop (a loop device over a file of
+    /// FUSE) or auto (one in which containers go on when the process of their disk dies, as `headstart doctor` says,
+    /// and a loop device for a disk whose device fails). Disks of their own (--writable) are always behind a loop device
+    #[arg(long, value_name = "WAY", value_enum, hide_possible_values = true, default_value = "auto")]
+    attach_by: AttachBy,
+    /// Cached bytes that were decoded, in the kernel's page cache: see `headstart attach` [default: auto]
+    #[arg(long, value_name = "WAY")]
+    page_cache: Option<PageCache>,
+    /// The way in which containers on a disk write: overlayfs (into a directory, which overlayfs puts over the files of
+    /// the disk), dir (to a disk of their own, mounted) or dev (to a disk of their own, handed out as a block device).
+    /// A snapshot's label containerd.io/snapshot/overlaybd.writable says otherwise for that one
+    #[arg(
+        long,
+        value_name = "MODE",
+        value_enum,
+        hide_possible_values = true,
+        default_value = "overlayfs",
+        help_heading = CONTAINERS
+    )]
     writable: WritableMode,
     /// Make active snapshots without a parent disks, too, of this size, such as 64G. Layers that containerd unpacks
     /// stay directories [default: only snapshots of converted images are disks]
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", help_heading = CONTAINERS)]
     empty_disk: Option<ByteSize>,
     /// The most space that a container's writes may take, unless its label containerd.io/snapshot/max-size says
     /// otherwise, such as 10G. Disks hold it: dir says "no space left", dev gives I/O errors and takes 16M at least. On
     /// overlayfs it is not held, and the label containerd.io/snapshot/headstart.quota says so [default: no limit]
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", help_heading = CONTAINERS)]
     container_quota: Option<ByteSize>,
-    /// containerd's socket, at which it is asked for the programs of containers (starts of the same program of an image
-    /// are learned from together), and takes layers of blocks if it asks for the changes of a container
-    #[arg(long, value_name = "SOCK", default_value = CONTAINERD_SOCKET)]
-    containerd: PathBuf,
     /// An option for every mount of overlayfs, such as volatile (may be repeated)
-    #[arg(long, value_name = "OPTION")]
+    #[arg(long, value_name = "OPTION", help_heading = CONTAINERS)]
     mount_option: Vec<String>,
-    /// Cached bytes that were decoded, in the kernel's page cache: see `headstart attach` [default: auto]
-    #[arg(long, value_name = "WAY")]
-    page_cache: Option<PageCache>,
-    /// Serve Kubernetes' interface for images on the same socket, too, passing all calls on to containerd, and keep the
-    /// credentials of pulls for disks: the kubelet's --image-service-endpoint names the snapshotter's socket then
-    /// [default: credentials come from docker's configuration alone]
-    #[arg(long)]
-    image_service: bool,
-    /// The way in which the disks of images become block devices: ublk, nbd or loop (a file of FUSE behind a loop
-    /// device). auto takes a way in which containers go on when the process of their disk dies, as `headstart doctor`
-    /// says, and a loop device for a disk whose device fails. Disks of their own (--writable) are always behind a loop
-    /// device
-    #[arg(long, value_name = "WAY", value_enum, default_value = "auto")]
-    attach_by: AttachBy,
     #[command(flatten)]
     agent: AgentSocket,
     #[command(flatten)]

@@ -96,7 +96,7 @@ struct Frames {
     /// Bytes compressed together, 4k to 64k: smaller reads less for a random access, larger compresses better
     #[arg(long, default_value = "32k", value_name = "SIZE", value_parser = parse_frame_size)]
     frame_size: u32,
-    /// Level of zstd, 1 to 19
+    /// Level of zstd, 1 to 19 [default: 3]
     #[arg(long, value_name = "N", value_parser = named::<i32>("a level", 1..=19))]
     level: Option<i32>,
     /// Leave out the checksum of each frame

@@ -183,7 +183,8 @@ fn failed(status: &Status) -> Error {
     match status.code() {
         Code::Unimplemented => Error::unsupported("containerd's interface for Kubernetes is turned off")
             .remedy(
-                "take \"cri\" out of disabled_plugins in /etc/containerd/config.toml, and restart containerd",
+                "take \"cri\" out of disabled_plugins in /etc/containerd/config.toml, and restart containerd; a \
+                 snapshotter that is asked in its place needs --image-service",
             ),
         Code::NotFound => Error::new(ErrorKind::NotFound, format!("containerd finds no such image: {said}")),
         Code::InvalidArgument => Error::invalid(format!("containerd refuses the name: {said}")),

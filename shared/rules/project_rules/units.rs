@@ -1,14 +1,18 @@
-//! The systemd units: the parts of the host that they can reach, and the access to their files.
+//! The files for services of a host (`deploy`): the syntax of the systemd units, the parts of the host that they can
+//! reach, the access to their files; and the pages that name all of these files.
 
 use crate::tree::root;
 use crate::{assert_none, skipped};
-use std::fs;
 use std::process::Command;
+use std::{env, fs, process};
 
 /// Units that mount nothing.
 const UNITS: [&str; 2] = ["headstart-agent.service", "headstart-harvest.service"];
 /// A unit that mounts file systems for others, and so has much of the host.
 const MOUNTS: &str = "headstart-snapshotter.service";
+
+/// A drop-in of the first unit.
+const DROP_IN: &str = "headstart-agent-mounts.conf";
 
 /// The exposure that `systemd-analyze security` may find at most, in tenths.
 const EXPOSURE_MAX: &str = "30";
@@ -51,4 +55,79 @@ fn directories_of_units_are_for_their_user_alone() {
         }
     }
     assert_none("add it", &offences);
+}
+
+/// The program of a unit has to exist for systemd to accept it, and headstart is not installed where tests run.
+#[test]
+fn systemd_understands_every_line_of_the_units() {
+    let directory = env::temp_dir().join(format!("headstart-units-{}", process::id()));
+    let text = |name: &str| fs::read_to_string(root().join("deploy/systemd").join(name)).unwrap();
+    let drop_ins = directory.join(format!("{}.d", UNITS[0]));
+    fs::create_dir_all(&drop_ins).unwrap();
+    fs::write(drop_ins.join("mounts.conf"), text(DROP_IN)).unwrap();
+    let mut offences = Vec::new();
+    for unit in UNITS.into_iter().chain([MOUNTS]) {
+        let path = directory.join(unit);
+        fs::write(&path, text(unit).replace("/usr/bin/headstart", "/bin/true")).unwrap();
+        let mut command = Command::new("systemd-analyze");
+        let Ok(output) = command.args(["verify", "--man=no", "--no-pager"]).arg(&path).output() else {
+            skipped("systemd-analyze is not installed");
+            break;
+        };
+        // Lines about other units of this host are left out.
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let directory = directory.to_str().unwrap();
+        offences.extend(said.lines().filter(|line| line.contains(directory)).map(str::to_owned));
+        if !output.status.success() && !said.contains("headstart") {
+            skipped(&format!("{unit}: systemd-analyze cannot look at units here: {said}"));
+        }
+    }
+    fs::remove_dir_all(&directory).unwrap();
+    assert_none("systemd does not understand", &offences);
+}
+
+#[test]
+fn pages_name_every_file_for_services_and_show_what_containerd_is_told() {
+    let page = |path: &str| fs::read_to_string(root().join(path)).unwrap();
+    let (configuration, how_to) = (page("docs/configuration.md"), page("docs/how-to/containerd.md"));
+    let mut offences = Vec::new();
+    for directory in fs::read_dir(root().join("deploy")).unwrap() {
+        for file in fs::read_dir(directory.unwrap().path()).unwrap() {
+            let name = file.unwrap().file_name().into_string().unwrap();
+            if !configuration.contains(&name) {
+                offences.push(format!("docs/configuration.md: {name}"));
+            }
+        }
+    }
+    let told = page("deploy/containerd/headstart.toml");
+    let (_, settings) = told.split_at(told.find("version =").unwrap());
+    if !how_to.contains(&format!("```\n{settings}```\n")) {
+        offences.push("docs/how-to/containerd.md: the settings of deploy/containerd/headstart.toml".to_owned());
+    }
+    assert_none("describe it", &offences);
+}
+
+/// Each variable of the environment that the programs read is a way to configure them.
+#[test]
+fn the_page_of_the_configuration_has_every_variable() {
+    let page = fs::read_to_string(root().join("docs/configuration.md")).unwrap();
+    let mut offences = Vec::new();
+    for source in crate::tree::sources().iter().filter(|source| is_of_a_program(&source.path)) {
+        for (number, line) in source.lines().filter(|(_, line)| !line.trim_start().starts_with("//")) {
+            let words = line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+            for word in words.filter(|word| word.starts_with("HEADSTART_") && !page.contains(word)) {
+                offences.push(format!("{}:{number}: {word}", source.path));
+            }
+        }
+    }
+    offences.sort();
+    assert_none("describe the variable in docs/configuration.md", &offences);
+}
+
+/// `true` for the code of programs for users, and for their units.
+fn is_of_a_program(path: &str) -> bool {
+    let is_of_tests = path.contains("/tests/") || path.ends_with("/support.rs");
+    let is_code = path.ends_with(".rs") && path.contains("/src/") && !is_of_tests;
+    let wings = ["core/", "learn/", "disk/", "containers/", "fleet/", "harvest/", "cli/", "shared/daemon/"];
+    is_code && wings.iter().any(|wing| path.starts_with(wing)) || path.starts_with("deploy/")
 }

@@ -34,13 +34,23 @@ pub fn commands(scene: &Scene, program: &str) -> Vec<(String, String)> {
     commands
 }
 
-/// Panics unless each help text has a usage line and an example of its command, and no line but an example is
-/// longer than 100 characters.
+/// The first line of prose that ends early although the sentence goes on: the text was broken by hand before it was
+/// wrapped. Lines of prose begin at the margin.
+fn ragged_line(help: &str) -> Option<&str> {
+    let lines: Vec<_> = help.lines().collect();
+    let is_prose = |line: &str| !line.is_empty() && !line.starts_with(' ');
+    let mut pairs = lines.array_windows().filter(|[line, next]| is_prose(line) && is_prose(next));
+    pairs.find(|[line, _]| line.chars().count() < 70).map(|[line, _]| *line)
+}
+
+/// Panics unless each help text has a usage line and an example of its command, no line but an example is longer than
+/// 100 characters, and none is broken early.
 pub fn check_help(commands: &[(String, String)], program: &str) {
     for (command, help) in commands {
         let example = format!("{program} {command}");
         assert!(help.contains("Example") && help.contains(&example), "{help}");
         assert!(help.contains("Usage: "), "{help}");
+        assert_eq!(ragged_line(help), None, "{help}");
         for line in help.lines() {
             assert!(line.chars().count() <= 100 || line.contains(&example), "a long line: {line}");
         }
@@ -63,5 +73,18 @@ pub fn run_examples(scene: &Scene, program: &str, help: &str, shorter: impl Fn(&
         let words = line.replace("file:///", "file://~/").replace("/var/lib", "~");
         let run = CommandRun::of(&words, &mut scene.command_of(program, &words));
         assert_ne!(run.status, Some(2), "{run}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ragged_line;
+
+    #[test]
+    fn text_that_was_broken_before_it_was_wrapped_is_found() {
+        let full = "Words of a line that is as long as lines are, since more words go on in the next one,";
+        let wrapped = format!("{full}\nand end.\n\nExamples:\n  a\n  b\n");
+        assert_eq!(ragged_line(&wrapped), None);
+        assert_eq!(ragged_line(&format!("{full}\nbroken\nagain.\n")), Some("broken"));
     }
 }

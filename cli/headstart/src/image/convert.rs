@@ -3,7 +3,7 @@
 use super::parse_new_image_anywhere;
 use crate::swarm::{AfterPush, PushWarming};
 use crate::zfile::LayerPacking;
-use clap::Args;
+use clap::{ArgGroup, Args};
 use headstart_block::words::count;
 use headstart_block::{ByteSize, Error, Result};
 use headstart_command_line::report::{Fields, Outcome, Report};
@@ -17,35 +17,38 @@ use headstart_image::progress::Progress;
 use headstart_image::reference::{Location, Reference, Selector};
 use serde::Serialize;
 use std::fmt;
+use std::path::Path;
 
-pub(super) const EXAMPLES: &str = "\
-Examples:
-  headstart image convert oci://registry.lan/app:1 file:///srv/images:app
-  headstart image convert oci://registry.lan/app:1 oci://registry.lan/app:1-disk
-  headstart image convert oci://registry.lan/app:1 --referrer
-  headstart image convert oci://registry.lan/app:1 --index
-  headstart image convert oci://registry.lan/app:1 --referrer --warm
-  headstart image convert oci://registry.lan/app:1 oci://registry.lan/app:1-turbo --mode turbo
-  headstart image convert oci://registry.lan/app:1 oci://registry.lan/app:1-erofs --fs erofs
-  docker save app:1 -o app.tar && headstart image convert docker-archive:app.tar file:///srv/images:app
-
-Each layer becomes one layer of a disk with an ext4 file system; or with --fs erofs, an EROFS, which
-can only be read: for images on which overlayfs, and no container, writes. The original stays as it is, with its
-digest and signatures. The same layers and options give the same bytes on every machine, so layers that a
-store has from an earlier conversion are neither read nor converted again. No root is needed.
-
-With --mode turbo the data stays where it is: the new image has TurboOCI layers, as OverlayBD's convertor
-writes them, with metadata only, and reads files from the source's layers. It is made and stored quickly,
-and read somewhat slower. The source's layers must stay in the same store; another store gets copies of
-them. Layers in zstd cannot be read that way, and become ordinary ones in the same image.";
+pub(super) const EXAMPLES: &str = "Examples:\n  \
+    headstart image convert oci://registry.lan/app:1 --referrer\n  \
+    headstart image convert oci://registry.lan/app:1 --index\n  \
+    headstart image convert oci://registry.lan/app:1 oci://registry.lan/app:1-disk\n  \
+    headstart image convert oci://registry.lan/app:1 file:///srv/images:app\n  \
+    headstart image convert oci://registry.lan/app:1 --referrer --warm\n  \
+    headstart image convert oci://registry.lan/app:1 oci://registry.lan/app:1-turbo --mode turbo\n  \
+    headstart image convert oci://registry.lan/app:1 oci://registry.lan/app:1-erofs --fs erofs\n  \
+    docker save app:1 -o app.tar\n  \
+    headstart image convert docker-archive:app.tar file:///srv/images:app\n\n\
+    With --referrer and --index, users of the image go on to use its name: `headstart snapshotter` and `headstart \
+    attach` find the disk by it. An image with a name of its own is used by that name.\n\n\
+    Each layer becomes one layer of a disk with an ext4 file system; or with --fs erofs, an EROFS, which can only be \
+    read: for images on which overlayfs, and no container, writes. The original stays as it is, with its digest and \
+    signatures. The same layers and options give the same bytes on every machine, so layers that a store has from an \
+    earlier conversion are neither read nor converted again. No root is needed.\n\n\
+    With --mode turbo the data stays where it is: the new image has TurboOCI layers, as OverlayBD's convertor writes \
+    them, with metadata only, and reads files from the source's layers. It is made and stored quickly, and read \
+    somewhat slower. The source's layers must stay in the same store; another store gets copies of them. Layers in \
+    zstd cannot be read that way, and become ordinary ones in the same image.";
 
 /// Makes a disk of a container's image.
 #[derive(Args)]
+#[command(group = ArgGroup::new("form").args(["target", "referrer", "index"]).required(true).multiple(true))]
 pub(crate) struct Convert {
-    /// The container's image: a reference, oci-archive:FILE[:NAME] or docker-archive:FILE[:NAME]
+    /// The container's image: oci://HOST/REPO:TAG or the like, oci-archive:FILE[:NAME] or docker-archive:FILE[:NAME]
+    #[arg(value_parser = parse_source)]
     source: SourceName,
-    /// The image to make; a tag that exists is moved to it
-    #[arg(value_parser = parse_new_image_anywhere, required_unless_present_any = ["referrer", "index"])]
+    /// The image to make, such as file:///DIR:TAG or oci://HOST/REPO:TAG; a tag that exists is moved to it
+    #[arg(value_parser = parse_new_image_anywhere)]
     target: Option<Reference>,
     /// Publish the new image beside the source, as an artifact that belongs to it: programs that look for one find it
     /// by the source's name
@@ -80,6 +83,37 @@ pub(crate) struct Convert {
     warming: PushWarming,
     #[command(flatten)]
     stores: StoreArgs,
+}
+
+fn parse_source(text: &str) -> Result<SourceName> {
+    text.parse().map_err(|error: Error| match reference_of_docker_name(text) {
+        Some(reference) => {
+            let error = Error::invalid("is a name as Docker completes it").about(text.escape_debug());
+            error.remedy(format!("write it as {reference}"))
+        }
+        None => error,
+    })
+}
+
+/// The reference of an image that is named as Docker names images; `None` if the text is no such name.
+fn reference_of_docker_name(text: &str) -> Option<String> {
+    let has_name_chars = |part: &str| {
+        !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || "._-:@".contains(c))
+    };
+    let is_archive = Path::new(text).extension().is_some_and(|extension| extension == "tar");
+    if is_archive
+        || !text.starts_with(|c: char| c.is_ascii_alphanumeric())
+        || !text.split('/').all(has_name_chars)
+    {
+        return None;
+    }
+    let name = match text.split_once('/') {
+        None => format!("docker.io/library/{text}"),
+        Some((host, _)) if host.contains(['.', ':']) || host == "localhost" => text.to_owned(),
+        Some(_) => format!("docker.io/{text}"),
+    };
+    let reference = format!("oci://{name}");
+    reference.parse::<Reference>().is_ok().then_some(reference)
 }
 
 fn parse_mode(text: &str) -> Result<ConvertMode> {
@@ -368,5 +402,28 @@ impl fmt::Display for Converted {
         fields.extend(self.was.clone().map(|was| ("was", was)));
         Fields(&fields).fmt(f)?;
         self.warmed.as_ref().map_or(Ok(()), |warmed| warmed.after.fmt(f))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_source;
+
+    #[test]
+    fn names_of_docker_are_refused_with_the_reference_to_write() {
+        for (text, reference) in [
+            ("nginx", "oci://docker.io/library/nginx"),
+            ("nginx:1.27", "oci://docker.io/library/nginx:1.27"),
+            ("grafana/grafana:11", "oci://docker.io/grafana/grafana:11"),
+            ("registry.lan/app:1", "oci://registry.lan/app:1"),
+            ("localhost:5000/app:1", "oci://localhost:5000/app:1"),
+        ] {
+            let error = parse_source(text).unwrap_err().to_string();
+            assert!(error.ends_with(&format!("write it as {reference}")), "{error}");
+        }
+        for text in ["app.tar", "./app", "/srv/app:1", "app 1", "docker://registry.lan/app:1", "a//b", ""] {
+            let error = parse_source(text).unwrap_err().to_string();
+            assert!(!error.contains("as Docker"), "{error}");
+        }
     }
 }

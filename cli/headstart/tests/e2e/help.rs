@@ -89,6 +89,9 @@ fn mistakes_have_status_2() {
         "image export file:///s:a -o x --threads 100000",
         "image commit file:///s:a",
         "image commit file:///s:a --pair a,b --writable c",
+        "image convert",
+        "image convert oci://registry.lan/app:1",
+        "image convert nginx:1 file:///s:a",
         "image prune",
         "layer export -o x",
         "layer export a",
@@ -112,6 +115,7 @@ fn a_missing_option_is_named_with_those_that_serve_in_its_place() {
     let scene = Scene::new();
     for (words, options) in [
         ("image commit file:///s:a", ["--writable", "--pair"]),
+        ("image convert oci://registry.lan/app:1", ["TARGET", "--referrer"]),
         ("train -o plans", ["--traces", "--counts"]),
         ("train --traces set", ["--output", "--publish"]),
         ("plan show", ["--plans", "--reference"]),

@@ -1,4 +1,5 @@
-//! Generated pages against the program: the reports that it prints ([`schemas`]), and the whole site ([`site`]).
+//! Pages against the program: the reports that it prints ([`schemas`]), the whole site ([`site`]), and the how-to pages
+//! of people ([`pages`]).
 
 #![allow(
     clippy::expect_used,
@@ -7,6 +8,7 @@
     reason = "a test that cannot go on has failed"
 )]
 
+mod pages;
 mod recorded;
 mod schemas;
 mod site;
