@@ -14,6 +14,36 @@ const MOUNTS: &str = "headstart-snapshotter.service";
 /// A drop-in of the first unit.
 const DROP_IN: &str = "headstart-agent-mounts.conf";
 
+/// The settings by which systemd gives a unit a mount namespace of its own.
+const OWN_NAMESPACE: [&str; 26] = [
+    "BindPaths",
+    "BindReadOnlyPaths",
+    "DynamicUser",
+    "ExecPaths",
+    "ExtensionImages",
+    "InaccessiblePaths",
+    "MountFlags",
+    "MountImages",
+    "NoExecPaths",
+    "PrivateDevices",
+    "PrivateIPC",
+    "PrivateMounts",
+    "PrivateNetwork",
+    "PrivateTmp",
+    "ProcSubset",
+    "ProtectControlGroups",
+    "ProtectHome",
+    "ProtectKernelLogs",
+    "ProtectKernelModules",
+    "ProtectKernelTunables",
+    "ProtectProc",
+    "ProtectSystem",
+    "ReadOnlyPaths",
+    "ReadWritePaths",
+    "RootDirectory",
+    "TemporaryFileSystem",
+];
+
 /// The exposure that `systemd-analyze security` may find at most, in tenths.
 const EXPOSURE_MAX: &str = "30";
 
@@ -86,6 +116,25 @@ fn systemd_understands_every_line_of_the_units() {
     assert_none("systemd does not understand", &offences);
 }
 
+/// What is mounted in a namespace of the unit's own is seen by no other process: neither by the snapshotter nor by a
+/// hypervisor.
+#[test]
+fn units_that_mount_share_the_mount_namespace_of_the_host() {
+    let text = |name: &str| fs::read_to_string(root().join("deploy/systemd").join(name)).unwrap();
+    let agent = format!("{}\n{}", text(UNITS[0]), text(DROP_IN));
+    let mut offences = Vec::new();
+    for (unit, text) in [(UNITS[0], agent), (MOUNTS, text(MOUNTS))] {
+        for setting in OWN_NAMESPACE {
+            let values = text.lines().filter_map(|line| line.strip_prefix(setting)?.strip_prefix('='));
+            let value = values.last().unwrap_or_default();
+            if !["", "no", "default", "all"].contains(&value) {
+                offences.push(format!("{unit}: {setting}={value}"));
+            }
+        }
+    }
+    assert_none("take it back", &offences);
+}
+
 #[test]
 fn pages_name_every_file_for_services_and_show_what_containerd_is_told() {
     let page = |path: &str| fs::read_to_string(root().join(path)).unwrap();
@@ -102,7 +151,8 @@ fn pages_name_every_file_for_services_and_show_what_containerd_is_told() {
     let told = page("deploy/containerd/headstart.toml");
     let (_, settings) = told.split_at(told.find("version =").unwrap());
     if !how_to.contains(&format!("```\n{settings}```\n")) {
-        offences.push("docs/how-to/containerd.md: the settings of deploy/containerd/headstart.toml".to_owned());
+        offences
+            .push("docs/how-to/containerd.md: the settings of deploy/containerd/headstart.toml".to_owned());
     }
     assert_none("describe it", &offences);
 }

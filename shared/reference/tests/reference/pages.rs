@@ -19,9 +19,13 @@ const OF_STORES: &str = "Reaching stores";
 fn options(program: &Command, words: &str) -> Vec<String> {
     let command =
         words.split(' ').fold(program, |command, word| command.find_subcommand(word).expect("there is one"));
-    let own =
-        command.get_arguments().filter(|arg| !arg.is_global_set() && arg.get_help_heading() != Some(OF_STORES));
-    own.filter_map(|arg| arg.get_long()).filter(|name| *name != "help").map(|name| format!("--{name}")).collect()
+    let own = command
+        .get_arguments()
+        .filter(|arg| !arg.is_global_set() && arg.get_help_heading() != Some(OF_STORES));
+    own.filter_map(|arg| arg.get_long())
+        .filter(|name| *name != "help")
+        .map(|name| format!("--{name}"))
+        .collect()
 }
 
 /// `true` if the text has this option, and not only one whose name goes on.
