@@ -116,8 +116,7 @@ fn systemd_understands_every_line_of_the_units() {
     assert_none("systemd does not understand", &offences);
 }
 
-/// What is mounted in a namespace of the unit's own is seen by no other process: neither by the snapshotter nor by a
-/// hypervisor.
+/// Mounts in a namespace of the unit's own are seen by no other process: neither by the snapshotter nor by a hypervisor.
 #[test]
 fn units_that_mount_share_the_mount_namespace_of_the_host() {
     let text = |name: &str| fs::read_to_string(root().join("deploy/systemd").join(name)).unwrap();
