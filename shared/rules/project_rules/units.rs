@@ -116,7 +116,7 @@ fn systemd_understands_every_line_of_the_units() {
     assert_none("systemd does not understand", &offences);
 }
 
-/// Mounts in a namespace of the unit's own are seen by no other process: neither by the snapshotter nor by a hypervisor.
+/// Mounts in a namespace of a unit's own are seen by no other process: no snapshotter, no hypervisor.
 #[test]
 fn units_that_mount_share_the_mount_namespace_of_the_host() {
     let text = |name: &str| fs::read_to_string(root().join("deploy/systemd").join(name)).unwrap();
@@ -124,8 +124,8 @@ fn units_that_mount_share_the_mount_namespace_of_the_host() {
     let mut offences = Vec::new();
     for (unit, text) in [(UNITS[0], agent), (MOUNTS, text(MOUNTS))] {
         for setting in OWN_NAMESPACE {
-            let values = text.lines().filter_map(|line| line.strip_prefix(setting)?.strip_prefix('='));
-            let value = values.last().unwrap_or_default();
+            let mut values = text.lines().filter_map(|line| line.strip_prefix(setting)?.strip_prefix('='));
+            let value = values.next_back().unwrap_or_default();
             if !["", "no", "default", "all"].contains(&value) {
                 offences.push(format!("{unit}: {setting}={value}"));
             }
