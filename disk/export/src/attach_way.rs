@@ -1,6 +1,6 @@
 //! The way in which the disk of a container's image becomes a block device of this host.
 //!
-//! What counts is the death of the process that serves the disk, under programs that read from it:
+//! The ways differ in the death of the process that serves the disk, under programs that read from it:
 //!
 //! | way | requests at that moment |
 //! |---|---|

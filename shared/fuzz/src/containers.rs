@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// An archive of images, as one of `docker save` and as one of an OCI layout. The layers are read to their ends.
 ///
 /// # Errors
-/// Where the input is neither of the two.
+/// Fails if the input is neither of the two.
 pub fn image_archive(input: &[u8]) -> Result<()> {
     let source: Arc<dyn ReadAt> = Arc::new(input.to_vec());
     let first = ArchiveChoice::Number(0);
@@ -30,7 +30,7 @@ fn read(image: &ContainerImage) -> Result<()> {
 /// A manifest or an index of images.
 ///
 /// # Errors
-/// Where the input is neither of the two.
+/// Fails if the input is neither of the two.
 pub fn image_document(input: &[u8]) -> Result<()> {
     match ImageDocument::parse(input)? {
         ImageDocument::Manifest(manifest) => {

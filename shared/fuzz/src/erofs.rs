@@ -45,7 +45,7 @@ impl FileContent for Ones {
 /// is made right first.
 ///
 /// # Errors
-/// Where the input is not one, or something in it is damaged.
+/// Fails if the input is not one, or something in it is damaged.
 pub fn erofs_parent(input: &[u8]) -> Result<()> {
     let mut disk = input.to_vec();
     disk.resize(DISK, 0);

@@ -29,10 +29,10 @@ pub fn vssd() -> Result<Vssd> {
 /// read is written again, and must then be the same.
 ///
 /// # Errors
-/// Where the input is not one, or says what cannot have happened.
+/// Fails if the input is not one, or says what cannot have happened.
 ///
 /// # Panics
-/// Where it is not the same.
+/// Panics if it is not the same.
 pub fn harvest_journal(input: &[u8]) -> Result<()> {
     let whole;
     let input = if input.starts_with(&front(1)[..8]) {
@@ -94,7 +94,7 @@ pub fn harvest_journal(input: &[u8]) -> Result<()> {
 /// A demand series, and the steps of three minutes that predictors see.
 ///
 /// # Errors
-/// Where the input is not one.
+/// Fails if the input is not one.
 pub fn demand_series(input: &[u8]) -> Result<()> {
     let text = str::from_utf8(input).map_err(|_| Error::invalid("it is not text"))?;
     let series: DemandSeries = text.parse()?;

@@ -105,7 +105,7 @@ const EXTENT_BUDGET: usize = 256;
 /// A ZFile: header, index, trailer, frames.
 ///
 /// # Errors
-/// Where the input is not one.
+/// Fails if the input is not one.
 pub fn zfile(input: &[u8]) -> Result<()> {
     read_source(&ZFileReader::open(input.to_vec())?)
 }
@@ -113,7 +113,7 @@ pub fn zfile(input: &[u8]) -> Result<()> {
 /// A sealed layer: header, index, trailer.
 ///
 /// # Errors
-/// Where the input is not one.
+/// Fails if the input is not one.
 pub fn lsmt_layer(input: &[u8]) -> Result<()> {
     read_layer(Layer::open(Arc::new(input.to_vec()))?)
 }
@@ -121,7 +121,7 @@ pub fn lsmt_layer(input: &[u8]) -> Result<()> {
 /// An unsealed writable layer; the input is its data file and its index file, joined.
 ///
 /// # Errors
-/// Where the input is not one.
+/// Fails if the input is not one.
 pub fn lsmt_pair(input: &[u8]) -> Result<()> {
     let [data, index] = split(input)?;
     read_layer(open_pair(Arc::new(data.to_vec()), &index)?)
@@ -131,7 +131,7 @@ pub fn lsmt_pair(input: &[u8]) -> Result<()> {
 /// two files of its one pair, joined.
 ///
 /// # Errors
-/// Where the input is not one, or there is no place for a directory.
+/// Fails if the input is not one, or there is no place for a directory.
 pub fn writable(input: &[u8]) -> Result<()> {
     let files: [&[u8]; 3] = split(input)?;
     let directory = scratch_directory()?;
@@ -148,7 +148,7 @@ pub const WRITABLE_FILES: [&str; 3] = ["state.json", "data", "index"];
 /// A file of plans: trailer, head, sections.
 ///
 /// # Errors
-/// Where the input is not one.
+/// Fails if the input is not one.
 pub fn plans(input: &[u8]) -> Result<()> {
     let file = PlanFile::open(input)?;
     let stranger = Metadata { family: "debian".to_owned(), ..Metadata::default() };
@@ -159,7 +159,7 @@ pub fn plans(input: &[u8]) -> Result<()> {
 /// A file of knowledge: trailer, head, sections, packed traces.
 ///
 /// # Errors
-/// Where the input is not one.
+/// Fails if the input is not one.
 pub fn knowledge(input: &[u8]) -> Result<()> {
     let knowledge = Knowledge::read(&input)?;
     for (_, image) in knowledge.images() {
@@ -171,7 +171,7 @@ pub fn knowledge(input: &[u8]) -> Result<()> {
 /// A trace file of `OverlayBD`'s, as a plan of a disk of three layers.
 ///
 /// # Errors
-/// Where the input is not one.
+/// Fails if the input is not one.
 pub fn overlaybd_trace(input: &[u8]) -> Result<()> {
     let records = overlaybd_trace::parse(input)?;
     let extents: Vec<_> = (0..300)
@@ -190,7 +190,7 @@ pub fn overlaybd_trace(input: &[u8]) -> Result<()> {
 /// A directory of its own for one run: in memory where that is possible, since recovery syncs files.
 ///
 /// # Errors
-/// What the operating system reports.
+/// Errors of the operating system.
 pub fn scratch_directory() -> Result<TempDir> {
     let memory = Path::new("/dev/shm");
     let made = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
@@ -200,7 +200,7 @@ pub fn scratch_directory() -> Result<TempDir> {
 /// A sparse layer. Its index is the map of a file's holes, so the input becomes a file in memory.
 ///
 /// # Errors
-/// Where the input is not one, or there is no memory for the file.
+/// Fails if the input is not one, or there is no memory for the file.
 pub fn lsmt_sparse(input: &[u8]) -> Result<()> {
     read_layer(Layer::open_sparse(FileSource::from_file(memory_file(input)?, "layer")?)?)
 }
@@ -208,7 +208,7 @@ pub fn lsmt_sparse(input: &[u8]) -> Result<()> {
 /// A tar wrapper around a blob.
 ///
 /// # Errors
-/// Where the input is not one.
+/// Fails if the input is not one.
 pub fn tar_wrapper(input: &[u8]) -> Result<()> {
     let range = tar_wrapper::locate(input)?.ok_or_else(|| Error::corrupt("no tar wrapper"))?;
     read_source(&SourceRange::new(input, range)?)
@@ -217,10 +217,10 @@ pub fn tar_wrapper(input: &[u8]) -> Result<()> {
 /// A layer of a container image: a tar archive, once with all content read and once with all content skipped.
 ///
 /// # Errors
-/// Where the input is not one.
+/// Fails if the input is not one.
 ///
 /// # Panics
-/// Where the two have other entries, or an entry's extents or offsets are not what they are said to be.
+/// Panics if the two have other entries, or an entry's extents or offsets are not what they are said to be.
 pub fn layer_tar(input: &[u8]) -> Result<()> {
     let (read, result) = tar_entries(input, true);
     let (skipped, _) = tar_entries(input, false);
@@ -267,7 +267,7 @@ fn check_tar_entry(entry: &TarEntry, reader: &TarReader<&[u8]>) {
 /// An image's manifest.
 ///
 /// # Errors
-/// Where the input is not one.
+/// Fails if the input is not one.
 pub fn manifest(input: &[u8]) -> Result<()> {
     let manifest = Manifest::parse(input)?;
     let _ = (manifest.version(), manifest.options(), manifest.stored_size(), manifest.disk_layers().count());
@@ -277,7 +277,7 @@ pub fn manifest(input: &[u8]) -> Result<()> {
 /// An image's config.
 ///
 /// # Errors
-/// Where the input is not one.
+/// Fails if the input is not one.
 pub fn config(input: &[u8]) -> Result<()> {
     let _ = Config::parse(input)?.diff_ids();
     Ok(())
@@ -286,7 +286,7 @@ pub fn config(input: &[u8]) -> Result<()> {
 /// A store's `index.json`, in a store that has no blobs.
 ///
 /// # Errors
-/// Where the input is not one, or there is no place for a store.
+/// Fails if the input is not one, or there is no place for a store.
 pub fn oci_index(input: &[u8]) -> Result<()> {
     let directory = scratch_directory()?;
     let store = ImageStore::create_or_open(directory.path())?;
@@ -298,7 +298,7 @@ pub fn oci_index(input: &[u8]) -> Result<()> {
 /// A blob as stored: tar wrapper, ZFile, layer.
 ///
 /// # Errors
-/// Where the input is not one.
+/// Fails if the input is not one.
 pub fn blob(input: &[u8]) -> Result<()> {
     read_layer(Layer::open(open_layer_source(Arc::new(input.to_vec()))?.source)?)
 }
@@ -306,7 +306,7 @@ pub fn blob(input: &[u8]) -> Result<()> {
 /// A qcow2 disk image, as an import opens it.
 ///
 /// # Errors
-/// Where the input is not one, or there is no place for a file.
+/// Fails if the input is not one, or there is no place for a file.
 pub fn qcow2(input: &[u8]) -> Result<()> {
     let directory = scratch_directory()?;
     let path = directory.path().join("disk");
@@ -318,7 +318,7 @@ pub fn qcow2(input: &[u8]) -> Result<()> {
 /// The sidecar of a cached blob, as a crash or an enemy may have left it, when it is believed after a reboot.
 ///
 /// # Errors
-/// Where the input is not one, or there is no memory for the file.
+/// Fails if the input is not one, or there is no memory for the file.
 pub fn cache_sidecar(input: &[u8]) -> Result<()> {
     headstart_cache::recover_sidecar(memory_file(input)?, memory_file(&[])?).map(drop)
 }
@@ -334,10 +334,10 @@ fn memory_file(content: &[u8]) -> Result<File> {
 /// A trace as a Parquet file. What is read is written again, and must then be the same.
 ///
 /// # Errors
-/// Where the input is not one.
+/// Fails if the input is not one.
 ///
 /// # Panics
-/// Where it is not the same.
+/// Panics if it is not the same.
 pub fn trace(input: &[u8]) -> Result<()> {
     let limits = ReadLimits { records_max: RECORDS_MAX, ..ReadLimits::default() };
     let trace = read(input, &limits)?;
@@ -350,10 +350,10 @@ pub fn trace(input: &[u8]) -> Result<()> {
 /// same.
 ///
 /// # Errors
-/// Where the input is not one.
+/// Fails if the input is not one.
 ///
 /// # Panics
-/// Where it is not the same.
+/// Panics if it is not the same.
 pub fn npy(input: &[u8]) -> Result<()> {
     let rows = headstart_trace::npy::decode(input)?;
     let created_us = rows.iter().filter_map(|row| u64::try_from(row[3]).ok()).min().unwrap_or(0);
@@ -408,10 +408,10 @@ fn read_layer(layer: Layer) -> Result<()> {
 /// Reads a source from its start and at its end, within the budget.
 ///
 /// # Errors
-/// What the source reports.
+/// Errors of the source.
 ///
 /// # Panics
-/// Where a read past the end succeeds.
+/// Panics if a read past the end succeeds.
 pub fn read_source(source: &dyn ReadAt) -> Result<()> {
     let mut buf = vec![0; to_usize(READ_SIZE)];
     let mut read = |from: u64, to: u64| {
@@ -432,10 +432,10 @@ pub fn read_source(source: &dyn ReadAt) -> Result<()> {
 /// Walks a disk's extents and reads both ends of each, within the budgets.
 ///
 /// # Errors
-/// What the disk reports.
+/// Errors of the disk.
 ///
 /// # Panics
-/// Where the extents do not tile the disk, or one that is said to be zeros is not.
+/// Panics if the extents do not tile the disk, or one that is said to be zeros is not.
 pub fn read_disk(disk: &dyn BlockDevice) -> Result<()> {
     let mut buf = vec![0; to_usize(READ_SIZE)];
     let mut offset = 0;

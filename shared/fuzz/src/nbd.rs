@@ -13,7 +13,7 @@ const DISK_SIZE: u64 = 1 << 20;
 /// All that an NBD client says, from its flags to its goodbye.
 ///
 /// # Errors
-/// Where it ends otherwise than by a goodbye, or a request is refused.
+/// Fails if it ends otherwise than by a goodbye, or a request is refused.
 pub fn nbd(input: &[u8]) -> Result<()> {
     let view = |name: &str, read_only: bool| ExportView {
         name: name.to_owned(),

@@ -15,10 +15,10 @@ use std::path::Path;
 /// the same table without another repair.
 ///
 /// # Errors
-/// Where the input is not one, or there is no place for a file.
+/// Fails if the input is not one, or there is no place for a file.
 ///
 /// # Panics
-/// Where it gives another table.
+/// Panics if it gives another table.
 pub fn snapshot_journal(input: &[u8]) -> Result<()> {
     let directory = scratch_directory()?;
     let path = directory.path().join("journal");
@@ -42,7 +42,7 @@ fn open(path: &Path) -> Result<(SnapshotTable, Option<JournalReport>)> {
 /// A filter of snapshots, with which one is looked at.
 ///
 /// # Errors
-/// Where the input is not one.
+/// Fails if the input is not one.
 pub fn snapshot_filter(input: &[u8]) -> Result<()> {
     let text = str::from_utf8(input).map_err(|_| Error::invalid("it is not text"))?;
     let filter = SnapshotFilter::parse(&[text]).map_err(|fault| Error::invalid(fault.to_string()))?;

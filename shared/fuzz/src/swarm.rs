@@ -1,6 +1,6 @@
 //! The bytes that another host sends over a connection: a hello, then frames.
 //!
-//! What a frame says is looked at as a host does that shares one blob: whether the chunks it speaks of are there.
+//! A frame's statements are looked at as a host does that shares one blob: the chunks of which it speaks must be there.
 
 use headstart_block::{Error, Result};
 use headstart_peer_net::credentials::SigningRequest;
@@ -15,7 +15,7 @@ const BLOB: u64 = 10 << 20;
 /// All of a connection's bytes.
 ///
 /// # Errors
-/// Where a host would hang up.
+/// Fails if a host would hang up.
 pub fn swarm(input: &[u8]) -> Result<()> {
     let mut rest = input;
     let mut is_first = true;
@@ -45,7 +45,7 @@ pub fn swarm(input: &[u8]) -> Result<()> {
 /// A request for a certificate, in DER.
 ///
 /// # Errors
-/// Where no authority would sign it.
+/// Fails if no authority would sign it.
 pub fn signing_request(input: &[u8]) -> Result<()> {
     SigningRequest::parse(input).map(drop)
 }

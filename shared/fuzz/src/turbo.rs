@@ -19,10 +19,10 @@ const TARGET_SIZE: usize = 64 << 10;
 /// is made right first: it would hide everything behind it.
 ///
 /// # Errors
-/// Where the index is none, or the file is not the one that it is of.
+/// Fails if the index is none, or the file is not the one that it is of.
 ///
 /// # Panics
-/// Where pieces do not tile the data.
+/// Panics if pieces do not tile the data.
 pub fn gzip_index(input: &[u8]) -> Result<()> {
     let [index, blob] = split(input)?;
     let index = Arc::new(GzipIndex::open(Arc::new(with_checksum(index)))?);
@@ -64,10 +64,10 @@ fn with_checksum(index: &[u8]) -> Vec<u8> {
 /// A gzip stream, of which an index is made.
 ///
 /// # Errors
-/// Where the stream is damaged.
+/// Fails if the stream is damaged.
 ///
 /// # Panics
-/// Where the index that was made does not give the same bytes.
+/// Panics if the index that was made does not give the same bytes.
 pub fn gzip_stream(input: &[u8]) -> Result<()> {
     let mut reader = IndexingReader::new(input, MIN_SPAN)?;
     let mut data = Vec::new();
@@ -85,7 +85,7 @@ pub fn gzip_stream(input: &[u8]) -> Result<()> {
 /// The blob of a TurboOCI layer.
 ///
 /// # Errors
-/// Where the input is none.
+/// Fails if the input is none.
 pub fn turbo_package(input: &[u8]) -> Result<()> {
     let mut package = TurboPackage::open(&input.to_vec(), &mut PackageBudget::default())?;
     let index = package.gzip_index.take();
@@ -97,7 +97,7 @@ pub fn turbo_package(input: &[u8]) -> Result<()> {
 /// A layer that has a part of its bytes in a target of 64 KiB.
 ///
 /// # Errors
-/// Where the input is none.
+/// Fails if the input is none.
 pub fn lsmt_target(input: &[u8]) -> Result<()> {
     if input.is_empty() {
         return Err(Error::corrupt("is empty"));

@@ -10,9 +10,13 @@
 
 #[path = "support/counted.rs"]
 mod counted;
+#[path = "../examples/make_corpus/main.rs"]
+#[expect(dead_code, reason = "the program's own beginning")]
+mod make_corpus;
 
 use headstart_fuzz::{TARGETS, Target};
 use headstart_testkit::soak;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -67,6 +71,28 @@ fn replay_changed(target: Target, input: &[u8], name: &dyn Fn() -> String) {
     }
     for len in places(input.len()) {
         replay(target, &input[..len], &|| format!("{} cut to {len} bytes", name()));
+    }
+}
+
+#[test]
+fn the_corpus_is_what_make_corpus_makes() {
+    let made = tempfile::tempdir().unwrap();
+    make_corpus::make(made.path()).unwrap();
+    for target in fs::read_dir(made.path()).unwrap().map(|entry| entry.unwrap()) {
+        let name = target.file_name().into_string().unwrap();
+        let committed: BTreeMap<_, _> = corpus(&name).into_iter().collect();
+        for input in fs::read_dir(target.path()).unwrap().map(|entry| entry.unwrap()) {
+            let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(&name);
+            let bytes = fs::read(input.path()).unwrap();
+            let is_same = committed.get(&place.join(input.file_name())) == Some(&bytes);
+            let remedy = "keep the old one under the version of its form, and run `make_corpus`";
+            // A cache's file names the inode of another one.
+            assert!(
+                is_same || name == "cache_sidecar",
+                "{} is made differently: {remedy}",
+                input.path().display()
+            );
+        }
     }
 }
 

@@ -6,19 +6,14 @@
 //! the signing request by `openssl req -new -outform DER -addext subjectAltName=DNS:node4.lan` with a key of P-256.
 
 mod erofs;
+mod lending;
 mod snapshots;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use headstart_block::{BlockDevice, ByteRange, Digest, Error, Result, Time};
-use headstart_broker::{self as harvest, BlockRun, Broker, BrokerAction, BrokerEvent, VssdKind};
+use headstart_block::{BlockDevice, ByteRange, Digest, Result};
 use headstart_cache::{BlobSpec, Cache, CacheSettings};
 use headstart_export::nbd::proto::{NbdRequest, OptionHeader, command, command_flag, option};
-use headstart_flash::device::FlashBlock;
-use headstart_flash::journal::{self, JournalRecord as Entry};
-use headstart_flash::vssd::{Change, ChangeKind, Place};
-use headstart_flash::{GssdId, VssdId};
-use headstart_fuzz::harvest::{GEOMETRY, vssd};
 use headstart_fuzz::{WRITABLE_FILES, join, scratch_directory};
 use headstart_hash_tree::{TreeRoot, outboard_len};
 use headstart_image::manifest::{Config, ImageLayer, NewImage, Tree};
@@ -44,74 +39,87 @@ use headstart_zfile::{Codec, ZFileOptions, ZFileWriter};
 use std::fs;
 use std::io::Write;
 use std::path::Path;
-use std::time::Duration;
 use uuid::Uuid;
 
 const DISK_SIZE: u64 = 1 << 20;
 const ID: Uuid = Uuid::from_u128(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef);
 
 fn main() -> Result<()> {
+    make(&Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus"))
+}
+
+/// Writes the inputs into a corpus. The files there that are not made here stay: what the fuzzer found, what other
+/// programs made, and what earlier versions wrote, which are named by the versions of their forms.
+pub(crate) fn make(to: &Path) -> Result<()> {
     for (name, bytes) in zfiles()? {
-        save("zfile", name, &bytes)?;
+        save(to, "zfile", name, &bytes)?;
     }
     for (name, layer) in layers()? {
-        save("lsmt_layer", name, &layer)?;
+        save(to, "lsmt_layer", name, &layer)?;
         let packed = pack(Codec::Lz4, 4 << 10, false, &layer)?;
         let size = format!("{:o}", packed.len());
-        save("blob", &format!("{name}-in-tar"), &[tar_header(b'0', &size), packed.clone()].concat())?;
-        save("blob", &format!("{name}-undigested"), &without_digests(packed))?;
+        save(to, "blob", &format!("{name}-in-tar"), &[tar_header(b'0', &size), packed.clone()].concat())?;
+        save(to, "blob", &format!("{name}-undigested"), &without_digests(packed))?;
     }
-    save_as("lsmt_layer", "largest-size", &layer_of_largest_size()?)?;
-    save("lsmt_pair", "log", &pair())?;
-    save("lsmt_sparse", "two-pages", &sparse())?;
-    save("writable", "flushed-twice", &writable()?)?;
-    save("tar_wrapper", "pax", &[pax(5), tar_header(b'0', "0"), b"bytes".to_vec(), vec![0; 1531]].concat())?;
-    save("tar_wrapper", "plain", &[tar_header(b'0', "5"), b"bytes".to_vec(), vec![0; 1531]].concat())?;
-    layer_tars().into_iter().try_for_each(|(name, layer)| save("layer_tar", name, &layer))?;
-    save("erofs_parent", "two-layers", &erofs::two_layers()?)?;
-    save("image_archive", "docker", &docker_archive())?;
-    save("image_archive", "oci", &oci_archive())?;
-    save("image_document", "manifest", docker_manifest(&Digest::of(b"{}"), 2).as_bytes())?;
-    save("image_document", "index", OCI_INDEX.as_bytes())?;
+    save_as(to, "lsmt_layer", "largest-size", &layer_of_largest_size()?)?;
+    save(to, "lsmt_pair", "log", &pair())?;
+    save(to, "lsmt_sparse", "two-pages", &sparse())?;
+    save(to, "writable", "flushed-twice", &writable()?)?;
+    save(
+        to,
+        "tar_wrapper",
+        "pax",
+        &[pax(5), tar_header(b'0', "0"), b"bytes".to_vec(), vec![0; 1531]].concat(),
+    )?;
+    save(to, "tar_wrapper", "plain", &[tar_header(b'0', "5"), b"bytes".to_vec(), vec![0; 1531]].concat())?;
+    layer_tars().into_iter().try_for_each(|(name, layer)| save(to, "layer_tar", name, &layer))?;
+    save(to, "erofs_parent", "two-layers", &erofs::two_layers()?)?;
+    save(to, "image_archive", "docker", &docker_archive())?;
+    save(to, "image_archive", "oci", &oci_archive())?;
+    save(to, "image_document", "manifest", docker_manifest(&Digest::of(b"{}"), 2).as_bytes())?;
+    save(to, "image_document", "index", OCI_INDEX.as_bytes())?;
     let streams = gzip_streams()?;
     for (name, stream) in &streams {
-        save("gzip_stream", name, stream)?;
+        save(to, "gzip_stream", name, stream)?;
         let index = IndexingReader::new(&stream[..], MIN_SPAN)?.finish()?.bytes;
         let index = headstart_block::ReadAt::as_slice(&index).unwrap_or_default();
-        save("gzip_index", name, &join(&[index, stream]))?;
+        save(to, "gzip_index", name, &join(&[index, stream]))?;
     }
-    save("turbo_package", "ext4", &turbo_package(&streams[0].1)?)?;
-    save("lsmt_target", "two-files", &layer_with_target())?;
+    save(to, "turbo_package", "ext4", &turbo_package(&streams[0].1)?)?;
+    save(to, "lsmt_target", "two-files", &layer_with_target())?;
     let documents = image().documents()?;
-    save("manifest", "two-layers", &documents.manifest)?;
-    save("config", "two-layers", &documents.config)?;
-    save("oci_index", "one-image", OCI_INDEX.as_bytes())?;
-    save("cache_sidecar", "synced-twice", &cache_sidecar()?)?;
-    save("swarm", "each-kind", &swarm()?)?;
-    save("harvest_journal", "lent-once", &harvest_journal()?)?;
-    save("snapshot_journal", "committed-and-removed", &snapshots::journal()?)?;
-    for (name, filter) in snapshots::FILTERS {
-        save("snapshot_filter", name, filter.as_bytes())?;
+    save(to, "manifest", "two-layers", &documents.manifest)?;
+    save(to, "config", "two-layers", &documents.config)?;
+    save(to, "oci_index", "one-image", OCI_INDEX.as_bytes())?;
+    if !to.join("cache_sidecar/valid-synced-twice").exists() {
+        // The only one that is different each time: it names the inode of a file.
+        save(to, "cache_sidecar", "synced-twice", &cache_sidecar()?)?;
     }
-    save("demand_series", "capacity", b"total_obs: 3, avg_duration: 720\n300 2\n1700 3.5\n160 0\n")?;
+    save(to, "swarm", "each-kind", &swarm()?)?;
+    save(to, "harvest_journal", "lent-once", &lending::journal()?)?;
+    save(to, "snapshot_journal", "committed-and-removed", &snapshots::journal()?)?;
+    for (name, filter) in snapshots::FILTERS {
+        save(to, "snapshot_filter", name, filter.as_bytes())?;
+    }
+    save(to, "demand_series", "capacity", b"total_obs: 3, avg_duration: 720\n300 2\n1700 3.5\n160 0\n")?;
     for (name, trace) in [("requests-and-link", trace()), ("nothing", Trace::default())] {
-        save("trace", name, &encode(&trace)?)?;
-        save("npy", name, &npy::encode(&fast26::rows(&trace)?))?;
+        save(to, "trace", name, &encode(&trace)?)?;
+        save(to, "npy", name, &npy::encode(&fast26::rows(&trace)?))?;
     }
     let knowledge = knowledge()?;
-    save("knowledge", "two-images", &written(|out| knowledge.write(out))?)?;
+    save(to, "knowledge", "two-images", &written(|out| knowledge.write(out))?)?;
     let config = TrainConfig {
         policy: "thinkahead".to_owned(),
         rates: vec![Bandwidth::mb(5)],
         ..TrainConfig::default()
     };
     let plans = train::all(&knowledge, &config, &mut |_| Ok(()))?;
-    save("plans", "two-images", &written(|out| plans.write(out))?)?;
+    save(to, "plans", "two-images", &written(|out| plans.write(out))?)?;
     let reads = [(1, 4096, 40_000), (0, 8192, 3 << 20), (2, 0, 4096)];
     let reads = reads.map(|(layer, offset, len)| overlaybd_trace::LayerRead { layer, offset, len });
-    save("overlaybd_trace", "five-records", &overlaybd_trace::encode(&reads)?)?;
+    save(to, "overlaybd_trace", "five-records", &overlaybd_trace::encode(&reads)?)?;
     for (name, structured) in [("structured", true), ("simple", false)] {
-        save("nbd", name, &nbd_session(structured))?;
+        save(to, "nbd", name, &nbd_session(structured))?;
     }
     Ok(())
 }
@@ -287,12 +295,12 @@ fn cache_sidecar() -> Result<Vec<u8>> {
 }
 
 /// An input that is valid.
-fn save(target: &str, name: &str, bytes: &[u8]) -> Result<()> {
-    save_as(target, &format!("valid-{name}"), bytes)
+fn save(to: &Path, target: &str, name: &str, bytes: &[u8]) -> Result<()> {
+    save_as(to, target, &format!("valid-{name}"), bytes)
 }
 
-fn save_as(target: &str, name: &str, bytes: &[u8]) -> Result<()> {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
+fn save_as(to: &Path, target: &str, name: &str, bytes: &[u8]) -> Result<()> {
+    let directory = to.join(target);
     fs::create_dir_all(&directory)?;
     fs::write(directory.join(name), bytes)?;
     Ok(())
@@ -593,65 +601,6 @@ fn sparse() -> Vec<u8> {
 }
 
 /// A connection with a frame of each kind in it, and a message of each.
-/// A vSSD lends, another borrows; a third's page is written and goes away again.
-fn harvest_journal() -> Result<Vec<u8>> {
-    let (mut broker, mut actions) = (Broker::new(harvest::BrokerSettings::default()), Vec::new());
-    let created = |vssd, kind, channel| BrokerEvent::Created {
-        vssd: VssdId(vssd),
-        kind,
-        bandwidth: 1,
-        capacity: 32,
-        channels: vec![channel],
-    };
-    let lent = GEOMETRY.blocks_of(0).map(FlashBlock);
-    for event in [
-        created(1, VssdKind::Regular, 0),
-        created(2, VssdKind::Harvest, 1),
-        BrokerEvent::Forecast {
-            vssd: VssdId(1),
-            bandwidth: 1,
-            capacity: 9000,
-            lasts: Duration::from_secs(9000),
-        },
-        BrokerEvent::Carved { gssd: GssdId(0), bandwidth: 1, capacity: 32, blocks: BlockRun::gather(lent) },
-        BrokerEvent::Erased { gssd: GssdId(0), bad: vec![FlashBlock(3)] },
-        BrokerEvent::Deleted { vssd: VssdId(2) },
-    ] {
-        broker.on_event(Time(1), event, &mut actions);
-    }
-    let (mut written, mut chain) = (Vec::new(), journal::Chain::begin(1));
-    let mut add = |entry: &Entry| -> Result<()> {
-        let mut records = Vec::new();
-        journal::encode(entry, &mut records)?;
-        chain.append(&records, &mut written);
-        Ok(())
-    };
-    for action in actions {
-        if let BrokerAction::Journal(step) = action {
-            add(&Entry::Broker(step))?;
-        }
-    }
-    let mut disk = vssd()?;
-    let snapshot = postcard::to_allocvec(&disk.snapshot()).map_err(|_| Error::invalid("too long"))?;
-    // In two parts, as if it were long.
-    let vssd = VssdId(1);
-    let (first, second) = snapshot.split_at(snapshot.len() / 2);
-    for (part, map) in (0..).zip([first, second]) {
-        let part = Entry::Snapshot { vssd, part, last: part == 1, map: map.to_vec() };
-        add(&part)?;
-    }
-    let Place::At(placement) = disk.place(5)? else { return Err(Error::invalid("there is room")) };
-    let mut changes: Vec<_> = disk.commit(placement).into_iter().collect();
-    changes.push(Change { number: 2, what: ChangeKind::Lost { page: 5 } });
-    changes.push(Change { number: 3, what: ChangeKind::Unmap { first: 0, count: 9 } });
-    for change in changes {
-        let change = postcard::to_allocvec(&change).map_err(|_| Error::invalid("too long"))?;
-        add(&Entry::Map { vssd, change })?;
-    }
-    add(&Entry::Whole)?;
-    Ok(written)
-}
-
 fn swarm() -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let hello =
