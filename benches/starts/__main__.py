@@ -22,6 +22,7 @@ sys.path += [str(BENCHES / "containers"), str(BENCHES / "boot")]
 
 import batch
 import contestants
+import counted
 import images
 import many
 import page_cache
@@ -58,6 +59,8 @@ def arguments():
     parser.add_argument("--many", action="store_true", help="measure only the memory of 200 containers of 20 images")
     parser.add_argument("--trees", action="store_true",
                         help="measure only du, tar and fio over the files of a container")
+    parser.add_argument("--bytes", action="store_true",
+                        help="measure only what the bytes of a start are, of headstart's contestants")
     parser.add_argument("--page-cache", type=names, metavar="WAY,...", help="measure only what the disks leave in the "
                         "page cache, with these values of `attach --page-cache`, or `default`")
     parser.add_argument("--parts", type=names, default=["scans", "boots", "starts"],
@@ -134,6 +137,9 @@ def main():
                 part, rows = "many", many.measure(setting, *many.USUAL, bench.say)
             elif options.trees:
                 part, rows = "trees", trees.measure(setting, options.runs, bench.say)
+            elif options.bytes:
+                ours = [one for one in bench.chosen() if one.name.startswith("headstart")]
+                part, rows = "bytes", counted.measure(setting, ours, options.apps, options.runs, bench.say)
             elif options.page_cache:
                 part, rows = "pages", page_cache.measure(setting, options, bench.say)
             else:
