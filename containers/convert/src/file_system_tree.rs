@@ -1,7 +1,7 @@
 //! A file system as the tree that layers change: what the trees of all file systems have in common.
 //!
-//! Everything but the form of the calls is the file system's: see [`headstart_ext4`] and [`headstart_erofs`]. Its errors
-//! do not know the paths of files; the applier adds the entry whose call failed.
+//! Everything but the form of the calls is the file system's: see [`headstart_ext4`] and [`headstart_erofs`]. Its
+//! errors do not know the paths of files; the applier adds the entry whose call failed.
 
 use crate::file_tree::{FileTree, LayerContent, NewNode, NodeAttributes, NodeKind, NodeStatus, NodeXattr};
 use headstart_block::{Error, Result};

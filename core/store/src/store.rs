@@ -207,8 +207,8 @@ pub trait Store: Send + Sync {
         Ok(Vec::new())
     }
 
-    /// Returns the artifacts of several types that belong to the manifest `subject`, as [`Store::referrers`] does: a list
-    /// for each of `artifact_types`, in their order.
+    /// Returns the artifacts of several types that belong to the manifest `subject`, as [`Store::referrers`] does: a
+    /// list for each of `artifact_types`, in their order.
     ///
     /// # Errors
     /// As [`Store::referrers`].

@@ -155,21 +155,21 @@ fn kind(asked: &ProxiedRequest) -> &'static str {
 /// The requests of a start: those of each kind, of blobs each blob once, and the documents that wait for each other.
 type StartRequests = (BTreeMap<&'static str, usize>, usize);
 
-/// Pulls the image anew and runs a container of it, and returns headstart's requests.
-fn requests_of_a_start(host: &Host<'_>, counter: &FaultProxy, container: &str) -> StartRequests {
+/// Pulls the image, runs a container of it, and compares headstart's requests.
+#[track_caller]
+fn check_requests(host: &Host<'_>, counter: &FaultProxy, container: &str, expected: &StartRequests) {
     counter.clear_log();
     host.pull(&host.image);
     host.containerd.run(&host.image, container, "cat /etc/greeting");
     // A registry that hides nothing may be asked for a challenge before its first answer says so.
     let log = counter.log().only(|request| request.asked.is_of("headstart") && request.asked.path != "/v2/");
-    println!("{log}");
     let documents = log.only(|request| kind(&request.asked) != "blob");
     let blobs: BTreeSet<_> = log.to("/blobs/").iter().map(|request| request.asked.path.clone()).collect();
     let mut kinds = BTreeMap::from([("blob", blobs.len())]);
     for request in documents.iter() {
         *kinds.entry(kind(&request.asked)).or_default() += 1;
     }
-    (kinds, documents.in_sequence())
+    assert_eq!((kinds, documents.in_sequence()), *expected, "{log}");
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn a_start_asks_the_registry_for_nothing_twice() {
         ("blob", 1 + 2 * host.layers),
     ];
     let lazy = BTreeMap::from(lazy);
-    assert_eq!(requests_of_a_start(&host, &counter, "lazy"), (lazy.clone(), 4));
+    check_requests(&host, &counter, "lazy", &(lazy.clone(), 4));
 
     forget(&host);
     let registry = &host.registry_host;
@@ -210,5 +210,5 @@ fn a_start_asks_the_registry_for_nothing_twice() {
     let mut planned = lazy;
     *planned.get_mut("manifest").unwrap() += 1;
     *planned.get_mut("blob").unwrap() += 1;
-    assert_eq!(requests_of_a_start(&other, &counter, "planned"), (planned, 5));
+    check_requests(&other, &counter, "planned", &(planned, 5));
 }
