@@ -26,6 +26,7 @@ import counted
 import images
 import many
 import page_cache
+import rates
 import start_page
 import trees
 import warm
@@ -38,6 +39,10 @@ CONTESTANTS = {one.name: one for one in contestants.ALL}
 
 def names(text):
     return text.split(",")
+
+
+def numbers(text):
+    return [int(number) for number in text.split(",")]
 
 
 def arguments():
@@ -55,6 +60,8 @@ def arguments():
     parser.add_argument("--contestants", type=names, default=list(CONTESTANTS), help=", ".join(CONTESTANTS))
     parser.add_argument("--rate", type=int, default=10, help="of the link, MB/s [10]")
     parser.add_argument("--delay", type=int, default=20, help="round trip of the link, ms [20]")
+    parser.add_argument("--rates", type=numbers, metavar="RATE,...",
+                        help="measure only cold starts over links of these rates, MB/s, beside a full pull")
     parser.add_argument("--batch", type=int, metavar="N", help="measure only one container beside N at once")
     parser.add_argument("--many", action="store_true", help="measure only the memory of 200 containers of 20 images")
     parser.add_argument("--trees", action="store_true",
@@ -131,7 +138,11 @@ def main():
                 found = warm.measure(setting, bench.say)
                 print(json.dumps(found, indent=1) if options.json else warm.text(found))
                 return
-            if options.batch:
+            if options.rates:
+                apps = [app for app in images.APPS if app.name in options.apps]
+                chosen = [one for one in bench.chosen() if one.name in rates.USUAL]
+                part, rows = "rates", rates.measure(setting, apps, chosen, options, bench.say)
+            elif options.batch:
                 part, rows = "batch", batch.measure(setting, bench.chosen(), options, bench.say)
             elif options.many:
                 part, rows = "many", many.measure(setting, *many.USUAL, bench.say)
