@@ -100,18 +100,18 @@ class Bench(rig.Bench):
         chosen = self.chosen()
         for app in (app for app in images.APPS if app.name in self.options.apps):
             for one in chosen:
-                self._try(app, one, "published", lambda: one.publish(setting, app))
+                self.attempt(app, one, "published", lambda: one.publish(setting, app))
             for number in range(self.options.runs):
                 turn = number % max(1, len(chosen))
                 for one in chosen[turn:] + chosen[:turn]:
-                    self._try(app, one, f"run {number}", lambda: self._once(setting, app, one, number))
+                    self.attempt(app, one, f"run {number}", lambda: self._once(setting, app, one, number))
 
     def _once(self, setting, app, one, number):
         row = {"app": app.name, "who": one.name, "run": number, **one.start(setting, app)}
         self.rows.append(row)
         self.say(start_page.line(row))
 
-    def _try(self, app, one, what, step):
+    def attempt(self, app, one, what, step):
         if any(failure.startswith(f"{app.name}, {one.name},") for failure in self.failed):
             return
         try:
@@ -141,7 +141,7 @@ def main():
             if options.rates:
                 apps = [app for app in images.APPS if app.name in options.apps]
                 chosen = [one for one in bench.chosen() if one.name in rates.USUAL]
-                part, rows = "rates", rates.measure(setting, apps, chosen, options, bench.say)
+                part, rows = "rates", rates.measure(setting, apps, chosen, bench)
             elif options.batch:
                 part, rows = "batch", batch.measure(setting, bench.chosen(), options, bench.say)
             elif options.many:

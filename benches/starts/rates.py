@@ -10,22 +10,27 @@ from page import table
 USUAL = ["overlayfs", "headstart lazy", "headstart planned"]
 
 
-def measure(setting, apps, chosen, options, say):
+def measure(setting, apps, chosen, bench):
     """Each application, contestant and rate, some times each."""
     rows = []
     for app in apps:
         for one in chosen:
-            one.publish(setting, app)
-        for rate in options.rates:
-            link = argparse.Namespace(**{**vars(options), "rate": rate, "warm_runs": 1})
+            bench.attempt(app, one, "published", lambda: one.publish(setting, app))
+        for rate in bench.options.rates:
+            link = argparse.Namespace(**{**vars(bench.options), "rate": rate, "warm_runs": 1})
             over = Setting(link, setting.work, setting.layout, setting.registry)
-            for number in range(options.runs):
+            for number in range(bench.options.runs):
                 for one in chosen:
-                    row = {"app": app.name, "who": one.name, "rate": rate, "run": number, **one.start(over, app)}
-                    rows.append(row)
-                    say(f"{app.name}, {one.name}, {rate} MB/s: {row['wall']:.2f} s from nothing, "
-                        f"{row['down'] / 1e6:.1f} MB by then")
+                    bench.attempt(app, one, f"{rate} MB/s, run {number}",
+                                  lambda: rows.append(start(over, app, one, number, bench.say)))
     return rows
+
+
+def start(setting, app, one, number, say):
+    rate = setting.options.rate
+    row = {"app": app.name, "who": one.name, "rate": rate, "run": number, **one.start(setting, app)}
+    say(f"{app.name}, {one.name}, {rate} MB/s: {row['wall']:.2f} s from nothing, {row['down'] / 1e6:.1f} MB by then")
+    return row
 
 
 def rates_table(rows):
