@@ -1,5 +1,6 @@
 //! Putting a new layer on top of the layers of an image, or on none, and publishing the result.
 
+use crate::blob::open_layer_source;
 pub use crate::disk_size::check_size;
 use crate::image_site::{ImageSite, MadeImage};
 use crate::manifest::{Config, ImageLayer, MAX_LAYERS, NewImage};
@@ -11,7 +12,13 @@ use crate::store::{ImageStore, Staging};
 use crate::store_access::StoreAccess;
 use crate::transfer::{PublishedAs, TransferReport};
 use headstart_block::{BlockDevice, ByteRange, Digest, Error, Result, SECTOR_SIZE, copy_source};
-use headstart_lsmt::{LayerMeta, LayerSummary, LayerWriter, Stack};
+use headstart_lsmt::{Layer, LayerMeta, LayerSummary, LayerWriter, Stack};
+use std::sync::Arc;
+
+/// The annotation of a disk that has an EROFS.
+const EROFS: &str = "erofs";
+/// The place of the superblock's magic number in an EROFS, and that number.
+const EROFS_MAGIC: (u64, [u8; 4]) = (1024, 0xE0F5_E1E2_u32.to_le_bytes());
 
 /// Describes a new image that was published.
 #[derive(Clone, Debug)]
@@ -52,6 +59,8 @@ pub(crate) struct Builder<'a> {
     config: Config,
     parent_uuid: uuid::Uuid,
     base_size: Option<u64>,
+    /// `true` if the disk of the base has an EROFS, as its manifest states it.
+    on_erofs: bool,
 }
 
 impl<'a> Builder<'a> {
@@ -88,6 +97,7 @@ impl<'a> Builder<'a> {
             config: Config::default(),
             parent_uuid: uuid::Uuid::nil(),
             base_size: None,
+            on_erofs: false,
         })
     }
 
@@ -126,6 +136,7 @@ impl<'a> Builder<'a> {
         self.rest = base.reference.location.clone();
         self.parent_uuid = base.top_uuid();
         self.base_size = Some(base.disk().size());
+        self.on_erofs = base.manifest.file_system() == Some(EROFS);
         Ok(self)
     }
 
@@ -151,6 +162,13 @@ impl<'a> Builder<'a> {
         })?;
         self.layers.push(layer);
         Ok(())
+    }
+
+    /// `true` if the disk with the staged layer `top` has an EROFS: the base's, or one that was written over it.
+    fn has_erofs(&self, top: &ImageLayer) -> Result<bool> {
+        let Some(blob) = self.site.staging().open(&top.blob.digest)? else { return Ok(self.on_erofs) };
+        let top = Stack::new(vec![Layer::open(open_layer_source(Arc::new(blob))?.source)?])?;
+        erofs_with(&top, self.on_erofs)
     }
 
     /// A directory for scratch files, which is removed with the builder.
@@ -197,7 +215,10 @@ impl<'a> Builder<'a> {
             parent_uuid: self.parent_uuid,
             ..LayerMeta::default()
         };
-        let (layer, summary) = stage(self.site.staging(), self.packing, meta)?;
+        let (mut layer, summary) = stage(self.site.staging(), self.packing, meta)?;
+        if self.has_erofs(&layer)? {
+            layer = layer.with_file_system(EROFS);
+        }
         let (digest, size) = (layer.blob.digest, layer.blob.size);
         self.layers.push(layer);
         let layers = self.layers.len();
@@ -234,4 +255,17 @@ impl<'a> Builder<'a> {
             stacked: false,
         })
     }
+}
+
+/// `true` if a disk has an EROFS with the layer `top`, which says nothing if the layer leaves the superblock as it is
+/// below: `below` says that then.
+fn erofs_with(top: &Stack, below: bool) -> Result<bool> {
+    let (offset, magic) = EROFS_MAGIC;
+    let sector = offset / SECTOR_SIZE;
+    if top.index().lookup(sector, sector + 1).next().is_none() {
+        return Ok(below);
+    }
+    let mut found = [0; 4];
+    top.read_at(&mut found, offset)?;
+    Ok(found == magic)
 }

@@ -68,7 +68,11 @@ impl Manifest {
     /// state it. `None` if they do not.
     #[must_use]
     pub fn file_system(&self) -> Option<&str> {
-        let of_layer = self.layers.last().and_then(|layer| layer.annotations.get(FILE_SYSTEM));
+        // A boot layer repeats what is below it, and those of earlier versions have no annotation.
+        let is_boot_layer = |layer: &ImageLayer| layer.boot_bytes().is_some();
+        let own = |layer: &&ImageLayer| layer.annotations.contains_key(FILE_SYSTEM) || !is_boot_layer(layer);
+        let of_layer =
+            self.disk_layers().rev().find(own).and_then(|layer| layer.annotations.get(FILE_SYSTEM));
         let options =
             || self.annotations.get(CONVERTER)?.split(',').find_map(|word| word.strip_prefix("fs="));
         of_layer.map(String::as_str).or_else(options)
