@@ -2,6 +2,7 @@
 
 mod convert;
 mod copy;
+mod layers;
 mod list;
 mod look;
 mod optimize;
@@ -44,6 +45,9 @@ pub(crate) enum Command {
     /// Make a disk image of a container's image
     #[command(after_help = convert::EXAMPLES)]
     Convert(convert::Convert),
+    /// Make a disk of each layer of a container's image, for containerd's EROFS snapshotter
+    #[command(after_help = layers::EXAMPLES)]
+    Layers(layers::Layers),
     /// Write an image's disk to a file or device
     #[command(after_help = "Example:\n  headstart image export file:///srv/images:debian -o debian.raw")]
     Export(Export),
@@ -219,6 +223,7 @@ impl Command {
     pub(crate) fn check(&self) -> Result<()> {
         match self {
             Self::Convert(convert) => convert.check(),
+            Self::Layers(layers) => layers.check(),
             Self::Push(push) => push.check(),
             Self::Pull(pull) => pull.check(),
             Self::Copy(copy) => copy.check(),
@@ -233,6 +238,7 @@ impl Command {
         match self {
             Self::Import(import) => import.run(progress),
             Self::Convert(convert) => convert.run(progress),
+            Self::Layers(layers) => layers.run(progress),
             Self::Export(export) => export.run(progress),
             Self::Inspect(inspect) => inspect.run(),
             Self::Verify(verify) => verify.run(progress),

@@ -86,6 +86,11 @@
 //! * A regular file of a lower layer that has no other name is not removed but handed to the tree with its new content
 //!   ([`FileTree::replace_content`]): a tree can see that the content is the old one.
 //!
+//! # A layer by itself
+//!
+//! A layer can also become a tree of its own, which overlayfs puts on those of the layers below
+//! ([`Applier::keeping_whiteouts`]). Its whiteouts are kept in the form of overlayfs (`kept_whiteouts`).
+//!
 //! # Memory
 //!
 //! The applier remembers the names that the layer brought into directories of lower layers (`brought`): 16 bytes for
@@ -95,6 +100,7 @@
 
 mod attributes;
 mod brought;
+mod kept_whiteouts;
 mod name_set;
 mod number_set;
 mod path;
@@ -108,6 +114,7 @@ use attributes::{EPOCH, bounded_time, check_device, kept_xattrs, merged_xattrs};
 use brought::Brought;
 use headstart_block::{Error, Result};
 use headstart_tar::{TarEntry, TarKind};
+use kept_whiteouts::KeptWhiteouts;
 use path::{PATH_BYTES, Place, check_name, components, place};
 use resolve::{Resolved, not_a_directory, resolve, too_deep};
 
@@ -194,6 +201,8 @@ pub struct Applier<'t, T: FileTree> {
     counts: LayerCounts,
     brought: Brought,
     parent: Option<KnownParent<T::Node>>,
+    /// The whiteouts of a layer that becomes a tree of its own; `None` if they remove what lower layers left.
+    kept: Option<KeptWhiteouts>,
     /// `true` if the current entry removed a directory or a link, by which paths may lead elsewhere now.
     paths_changed: bool,
 }
@@ -209,7 +218,15 @@ impl<'t, T: FileTree> Applier<'t, T> {
     /// An applier of one layer on what `tree` holds.
     pub fn new(tree: &'t mut T, limits: ApplyLimits) -> Self {
         let counts = LayerCounts::default();
-        Self { tree, limits, counts, brought: Brought::new(), parent: None, paths_changed: false }
+        let brought = Brought::new();
+        Self { tree, limits, counts, brought, parent: None, kept: None, paths_changed: false }
+    }
+
+    /// The same applier for a layer that becomes a tree of its own, which overlayfs puts on the trees of lower layers:
+    /// whiteouts become marks for overlayfs. The tree must be empty.
+    #[must_use]
+    pub fn keeping_whiteouts(self) -> Self {
+        Self { kept: Some(KeptWhiteouts::default()), ..self }
     }
 
     /// Applies the next entry of the layer. `content` is read if the entry is a regular file, and then to its end
@@ -226,10 +243,15 @@ impl<'t, T: FileTree> Applier<'t, T> {
         })
     }
 
-    /// Ends the layer and returns its counts. Nothing is left to do for the tree.
-    #[must_use]
-    pub fn finish(self) -> LayerCounts {
-        self.counts
+    /// Ends the layer and returns its counts.
+    ///
+    /// # Errors
+    /// Errors of the tree, if whiteouts are kept.
+    pub fn finish(self) -> Result<LayerCounts> {
+        if let Some(kept) = self.kept {
+            kept.write(self.tree)?;
+        }
+        Ok(self.counts)
     }
 
     fn apply_entry(&mut self, entry: &TarEntry, content: &mut dyn LayerContent) -> Result<()> {
@@ -309,11 +331,14 @@ impl<'t, T: FileTree> Applier<'t, T> {
         let dir = path.directory().ok_or_else(|| not_a_directory(&path.names))?;
         if name == OPAQUE {
             self.counts.opaque_markers += 1;
-            return self.prune(dir);
+            return match &mut self.kept {
+                Some(kept) => kept.remove_all(&path.names),
+                None => self.prune(dir),
+            };
         }
         if let Some(original) = name.strip_prefix(WHITEOUT) {
             self.counts.whiteouts += 1;
-            return self.white_out(dir, original);
+            return self.white_out(path, dir, original);
         }
         check_name(name)?;
         if path.names.len() >= self.limits.depth {
@@ -462,11 +487,14 @@ impl<'t, T: FileTree> Applier<'t, T> {
     }
 
     /// Removes what is called `original` in `dir`, except what this layer brought.
-    fn white_out(&mut self, dir: T::Node, original: &[u8]) -> Result<()> {
+    fn white_out(&mut self, path: &Resolved<T::Node>, dir: T::Node, original: &[u8]) -> Result<()> {
         if matches!(original, b"" | b"." | b"..") {
             return Err(Error::corrupt("is a whiteout of the directory that it is in, or of the one above"));
         }
         check_name(original)?;
+        if let Some(kept) = &mut self.kept {
+            return kept.remove(&path.names, original);
+        }
         if self.brought.is_new(T::number(dir)) {
             return Ok(());
         }

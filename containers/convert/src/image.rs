@@ -94,9 +94,10 @@ pub fn stage_image(
         layers: outcomes.iter().map(|outcome| outcome.layer.clone()).collect(),
         virtual_size: options.size,
         options: describe(&options.packing),
-        config,
+        // The disk of a layer by itself is the same in all images that have the layer.
+        config: if options.alone { Config::default() } else { config },
         optimized_from: None,
-        converted_from: Some(origin),
+        converted_from: (!options.alone).then_some(origin),
         belongs_to: None,
     };
     Ok(StagedConversion { image, layers: outcomes })

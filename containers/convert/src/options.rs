@@ -129,6 +129,9 @@ pub struct ConvertOptions {
     pub mode: ConvertMode,
     /// The file system of the disk. The default is ext4.
     pub file_system: FileSystemKind,
+    /// `true` to make a disk of a single layer, by itself: an EROFS with the layer's files alone, on which overlayfs puts
+    /// those of the layers above. The default is `false`: disks of whole images.
+    pub alone: bool,
     /// The size of the disk in bytes: 1 MiB to 16 TiB, a multiple of 4096. The default is [`DEFAULT_DISK_SIZE`].
     pub size: u64,
     /// The form in which layers are stored. Its number of threads does not count.
@@ -145,6 +148,7 @@ impl Default for ConvertOptions {
         Self {
             mode: ConvertMode::Native,
             file_system: FileSystemKind::Ext4,
+            alone: false,
             size: DEFAULT_DISK_SIZE,
             packing: Packing::default(),
             threads: 1,
@@ -154,15 +158,22 @@ impl Default for ConvertOptions {
 }
 
 impl ConvertOptions {
-    /// Checks the size of the disk and the packing of TurboOCI layers; the other options are checked where they are
+    /// Checks the size of the disk, the packing of TurboOCI layers and the form of a layer by itself; the other options are checked where they are
     /// used.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Invalid`] if no disk can have that size, or no TurboOCI layer that packing.
+    /// [`headstart_block::ErrorKind::Invalid`] if no disk can have that size, no TurboOCI layer that packing, or no layer
+    /// by itself that form.
     pub fn check(&self) -> Result<()> {
         if self.mode == ConvertMode::Turbo && self.packing == Packing::Plain {
             return Err(Error::invalid("the metadata of TurboOCI layers is always compressed")
                 .remedy("choose lz4 or zstd"));
+        }
+        if self.alone && (self.file_system, self.mode) != (FileSystemKind::Erofs, ConvertMode::Native) {
+            return Err(Error::invalid(
+                "only an EROFS with its data can have the files of a layer by itself",
+            )
+            .remedy("choose erofs, and the mode native"));
         }
         let is_possible = self.file_system == FileSystemKind::Ext4 || self.size < *SIZES.end();
         if self.size.is_multiple_of(4096) && SIZES.contains(&self.size) && is_possible {
@@ -179,12 +190,13 @@ impl ConvertOptions {
             ConvertMode::Native => "",
             ConvertMode::Turbo => ",mode=turbo",
         };
+        let alone = if self.alone { ",alone" } else { "" };
         let packing = describe(&self.packing);
         let (writer, fs) = match self.file_system {
             FileSystemKind::Ext4 => (WRITER_VERSION, "ext4"),
             FileSystemKind::Erofs => (EROFS_WRITER_VERSION, "erofs"),
         };
-        format!("writer={writer},fs={fs}{mode},size={},{packing}", self.size)
+        format!("writer={writer},fs={fs}{mode}{alone},size={},{packing}", self.size)
     }
 
     /// Returns the key of the layer with that chain id; `source` is the digest of the container's layer as stored,
@@ -256,7 +268,9 @@ mod tests {
         let stored = ConvertOptions { packing: Packing::Plain, ..plain.clone() };
         let turbo = ConvertOptions { mode: ConvertMode::Turbo, ..plain.clone() };
         let erofs = ConvertOptions { file_system: FileSystemKind::Erofs, ..plain.clone() };
-        for other in [larger, lz4, stored, turbo.clone(), erofs.clone()] {
+        let alone = ConvertOptions { alone: true, ..erofs.clone() };
+        assert_ne!(alone.key(&chain, &chain), erofs.key(&chain, &chain));
+        for other in [larger, lz4, stored, turbo.clone(), erofs.clone(), alone] {
             assert_ne!(other.key(&chain, &chain), plain.key(&chain, &chain));
         }
         assert_ne!(plain.key(&chain, &chain), plain.key(&Digest::of(b"b"), &chain));
@@ -287,6 +301,16 @@ mod tests {
         assert!(check(ConvertMode::Turbo, Packing::default()).is_ok());
         assert!(check(ConvertMode::Native, Packing::Plain).is_ok());
         assert!(check(ConvertMode::Turbo, Packing::Plain).is_err());
+    }
+
+    #[test]
+    fn a_layer_by_itself_is_an_erofs_with_its_data() {
+        let check = |mode, file_system| {
+            ConvertOptions { mode, file_system, alone: true, ..ConvertOptions::default() }.check()
+        };
+        assert!(check(ConvertMode::Native, FileSystemKind::Erofs).is_ok());
+        assert!(check(ConvertMode::Native, FileSystemKind::Ext4).is_err());
+        assert!(check(ConvertMode::Turbo, FileSystemKind::Erofs).is_err());
     }
 
     #[test]

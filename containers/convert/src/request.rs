@@ -36,12 +36,14 @@ pub struct ConvertRequest<'a> {
     pub source: &'a SourceName,
     /// The platform, if the source has images for several; `None` for Linux on this host's architecture.
     pub platform: Option<&'a ImagePlatform>,
+    /// The digest of the content of the only layer that is converted, as a disk by itself; `None` for the whole image.
+    pub layer: Option<&'a Digest>,
     /// The form in which the new image is published.
     pub form: &'a ConvertedForm,
     /// The store in which layers that were converted before are found and kept; `None` for the one in which the new
     /// image is published.
     pub layer_store: Option<&'a Location>,
-    /// The options.
+    /// The options. That of a layer by itself is taken from `layer`.
     pub options: &'a ConvertOptions,
 }
 
@@ -72,15 +74,20 @@ impl ConvertRequest<'_> {
     /// Converts the image, and publishes the result. Blocks until it is there.
     ///
     /// # Errors
-    /// As [`open()`] for the source and [`stage_image`]; [`ErrorKind::Invalid`] if the form needs a source in a store
+    /// As [`open()`] for the source and [`stage_image`]; [`ErrorKind::NotFound`] if the image has not the layer that is
+    /// wanted; [`ErrorKind::Invalid`] if the form needs a source in a store
     /// and the source is an archive; [`ErrorKind::Conflict`] if the source's tag moved meanwhile; errors of the stores.
     /// Nothing is published then, but a store that is not a directory may keep blobs of new layers, and notes by which
     /// the next conversion finds these.
     pub fn make(self, stores: StoreAccess<'_>, progress: &dyn Progress) -> Result<ConvertReport> {
         let location = self.location()?;
-        let ((image, opened), site) = self.open_with_site(&location, stores)?;
+        let ((mut image, opened), site) = self.open_with_site(&location, stores)?;
+        if let Some(layer) = self.layer {
+            keep_only(layer, &mut image)?;
+        }
+        let options = ConvertOptions { alone: self.layer.is_some(), ..self.options.clone() };
         let known = self.known(&site, &location, opened, stores)?;
-        let staged = stage_image(&image, site.staging(), self.options, &*known.layers, progress)?;
+        let staged = stage_image(&image, site.staging(), &options, &*known.layers, progress)?;
         let StagedConversion { image: mut made, layers } = staged;
         let original = BlobRef {
             media_type: image.manifest_media_type.clone(),
@@ -231,6 +238,17 @@ impl ConvertRequest<'_> {
         let sibling = Sibling { manifest: &converted, artifact_type: made.artifact_type() };
         index_with(&document, original, &sibling, image.platform.as_ref()).map(Some)
     }
+}
+
+/// Leaves out all layers but the one whose content has that digest.
+fn keep_only(layer: &Digest, image: &mut ContainerImage) -> Result<()> {
+    image.layers.retain(|other| other.diff_id == *layer);
+    image.layers.truncate(1);
+    if image.layers.is_empty() {
+        let cause = format!("has no layer whose content has the digest {layer}");
+        return Err(Error::new(ErrorKind::NotFound, cause).about(&image.name));
+    }
+    Ok(())
 }
 
 /// Layers that were converted before.

@@ -130,6 +130,9 @@ impl TarConversion<'_> {
         let limits = &self.options.limits;
         let mut reader = TarReader::new(tar, limits.tar.clone());
         let mut applier = Applier::new(tree, limits.apply);
+        if self.options.alone {
+            applier = applier.keeping_whiteouts();
+        }
         while let Some(entry) = reader.next_entry()? {
             let start = start_of(&entry, &mut reader)?;
             if !is_of_estargz(&entry, &start) {
@@ -137,7 +140,7 @@ impl TarConversion<'_> {
             }
         }
         reader.finish()?;
-        Ok(applier.finish())
+        applier.finish()
     }
 }
 

@@ -41,13 +41,14 @@ const fn report(
 }
 
 /// The reports, in the order of the page.
-const REPORTS: [Report; 66] = [
+const REPORTS: [Report; 67] = [
     report("image/report.rs", "Made", &["image import", "image commit", "image flatten"], ""),
     report("image/report.rs", "Inspection", &["image inspect"], ""),
     report("image/report.rs", "Verified", &["image verify"], ""),
     report("image/report.rs", "Listing", &["image list"], ""),
     report("image/report.rs", "DiffReport", &["image diff"], ""),
     report("image/convert.rs", "Converted", &["image convert"], ""),
+    report("image/layers.rs", "LayerDisks", &["image layers"], ""),
     report("image/copy.rs", "Copied", &["image push", "image pull", "image copy"], ""),
     report("image/optimize.rs", "Optimized", &["image optimize"], ""),
     report("image/prune.rs", "Removed", &["image remove"], ""),

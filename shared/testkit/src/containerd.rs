@@ -60,11 +60,14 @@ pub struct ContainerdSettings {
     pub cri_registry: Option<String>,
     /// `true` if containerd has its own snapshotter for overlayfs.
     pub has_overlayfs: bool,
+    /// The directory in which the snapshotter `erofs` of containerd 2 finds layers. With it, there is no snapshotter of
+    /// this project.
+    pub layer_directory: Option<PathBuf>,
 }
 
 impl Default for ContainerdSettings {
     fn default() -> Self {
-        Self { plugin: "headstart", cri_registry: None, has_overlayfs: false }
+        Self { plugin: "headstart", cri_registry: None, has_overlayfs: false, layer_directory: None }
     }
 }
 
@@ -253,13 +256,19 @@ fn write_configuration(dir: &Path, socket: &Path, settings: &ContainerdSettings)
     let has_overlayfs = is_second || settings.has_overlayfs;
     let off: Vec<_> = off.filter(|part| !has_overlayfs || *part != OVERLAYFS).collect();
     let mut text = format!(
-        "version = {}\nroot = {:?}\nstate = {:?}\ndisabled_plugins = {off:?}\n[grpc]\naddress = {:?}\n\
-         [proxy_plugins.{plugin}]\ntype = \"snapshot\"\naddress = {:?}\n\
-         [proxy_plugins.{plugin}.exports]\nenable_remote_snapshot_annotations = \"true\"\n",
+        "version = {}\nroot = {:?}\nstate = {:?}\ndisabled_plugins = {off:?}\n[grpc]\naddress = {:?}\n",
         if is_second { 3 } else { 2 },
         path("root"),
         path("state"),
         path("containerd.sock"),
+    );
+    if let Some(layers) = &settings.layer_directory {
+        fs::write(dir.join("config.toml"), text + &own_erofs(layers)).unwrap();
+        return;
+    }
+    text += &format!(
+        "[proxy_plugins.{plugin}]\ntype = \"snapshot\"\naddress = {:?}\n\
+         [proxy_plugins.{plugin}.exports]\nenable_remote_snapshot_annotations = \"true\"\n",
         socket.display().to_string(),
     );
     if is_second {
@@ -274,6 +283,17 @@ fn write_configuration(dir: &Path, socket: &Path, settings: &ContainerdSettings)
         text += &if is_second { second_cri(dir, plugin, registry) } else { first_cri(plugin, registry) };
     }
     fs::write(dir.join("config.toml"), text).unwrap();
+}
+
+/// The configuration of containerd 2's own EROFS snapshotter, whose differ may be missing: it wants a newer mkfs.erofs
+/// than Debian's.
+fn own_erofs(layers: &Path) -> String {
+    format!(
+        "[plugins.\"io.containerd.snapshotter.v1.erofs\"]\nlayer_content_caches = [{:?}]\n\
+         [[plugins.\"io.containerd.transfer.v1.local\".unpack_config]]\n\
+         platform = \"linux\"\nsnapshotter = \"erofs\"\ndiffer = \"walking\"\n",
+        layers.display().to_string(),
+    )
 }
 
 /// The configuration of Kubernetes' interface in containerd 1. Pods are not preferred when memory is short: some

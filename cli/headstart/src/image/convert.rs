@@ -204,7 +204,7 @@ impl Convert {
         for (name, value) in &self.limits {
             limits.set(name, *value)?;
         }
-        Ok(ConvertOptions { mode, file_system, size, packing, threads, limits })
+        Ok(ConvertOptions { mode, file_system, alone: false, size, packing, threads, limits })
     }
 
     pub(super) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
@@ -212,6 +212,7 @@ impl Convert {
         let request = ConvertRequest {
             source: &self.source,
             platform: self.platform.as_ref(),
+            layer: None,
             form: &form,
             layer_store: self.layer_store.as_ref(),
             options: &options,

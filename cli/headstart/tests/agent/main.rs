@@ -12,6 +12,7 @@
 //! | [`io`] | fio with verification, while the agent is killed, restarted and replaced by another program |
 //! | [`joining`] | a host in the swarm, and its errors, are reported on both sides |
 //! | [`kept`] | mounts whose disks' processes are killed, on their own and together with the agent or the keeper |
+//! | [`layer_directories`] | containers under containerd's own EROFS snapshotter, whose layers are disks |
 //! | [`leases`] | a disk whose process is dead keeps its image |
 //! | [`looking`] | the answers to programs that only read over TCP, and the things that these cannot do |
 //! | [`machine`] | the same with a virtual machine over vhost-user-blk, and while the disk's own process is killed |
@@ -60,6 +61,7 @@ mod images;
 mod io;
 mod joining;
 mod kept;
+mod layer_directories;
 mod leases;
 mod looking;
 mod machine;

@@ -24,7 +24,7 @@ fn blob(scene: &Scene, layout: &str, media_type: &str, bytes: &[u8]) -> Value {
 }
 
 /// The tar of a directory, which is made with the files `files`.
-fn tar(scene: &Scene, name: &str, files: &[(&str, &str)]) -> Vec<u8> {
+pub(crate) fn tar(scene: &Scene, name: &str, files: &[(&str, &str)]) -> Vec<u8> {
     let root = scene.path(name);
     for (path, content) in files {
         let path = root.join(path);
@@ -42,7 +42,7 @@ fn tar(scene: &Scene, name: &str, files: &[(&str, &str)]) -> Vec<u8> {
 }
 
 /// Makes the image `app` of `tars` in the layout `layout`, for Linux on amd64.
-fn image(scene: &Scene, layout: &str, tars: &[Vec<u8>]) -> Value {
+pub(crate) fn image(scene: &Scene, layout: &str, tars: &[Vec<u8>]) -> Value {
     let config = json!({
         "os": "linux", "architecture": "amd64", "config": { "Cmd": ["/bin/app"] },
         "rootfs": { "type": "layers", "diff_ids": tars.iter().map(|tar| digest(tar)).collect::<Vec<_>>() },
@@ -69,7 +69,7 @@ fn image(scene: &Scene, layout: &str, tars: &[Vec<u8>]) -> Value {
 }
 
 /// The layers of an image: a base, and a layer on top that removes a file and adds one.
-fn layers(scene: &Scene) -> Vec<Vec<u8>> {
+pub(crate) fn layers(scene: &Scene) -> Vec<Vec<u8>> {
     let base =
         tar(scene, "base", &[("etc/name", "base\n"), ("etc/gone", "x"), ("srv/data", &"data ".repeat(9000))]);
     let top = tar(scene, "top", &[("etc/.wh.gone", ""), ("etc/motd", "hello\n")]);

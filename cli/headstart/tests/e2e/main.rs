@@ -3,7 +3,7 @@
 //! | module | subject |
 //! |---|---|
 //! | [`import`], [`disk_formats`], [`backing_files`] | disks of every kind and size become images |
-//! | [`convert`] | container images become images of disks |
+//! | [`convert`], [`erofs_images`] | container images become images of disks, and these others |
 //! | [`export`] | images become disks again |
 //! | [`layers`], [`commit`] | images on top of images; flatten, diff, inspect |
 //! | [`optimize`] | the blocks that boots read are stored first |
@@ -32,6 +32,7 @@ mod convert_memory;
 mod copies;
 mod disk_formats;
 mod doctor;
+mod erofs_images;
 mod export;
 mod full_disk;
 mod golden;

@@ -53,7 +53,7 @@ pub(crate) fn apply_reader<T: FileTree>(tree: &mut T, input: impl Read) -> Resul
     while let Some(entry) = reader.next_entry().unwrap() {
         applier.apply(&entry, &mut EntryContent::new(&entry, &mut reader))?;
     }
-    let counts = applier.finish();
+    let counts = applier.finish().unwrap();
     reader.finish().unwrap();
     Ok(counts)
 }

@@ -1,6 +1,8 @@
 //! The rules and choices of the applier's essay, one by one.
 
-use super::support::{Item, apply, apply_within, dir, file, link, paths, row, symlink, tree_of, xattrs};
+use super::support::{
+    Item, apply, apply_alone, apply_within, dir, file, link, paths, row, symlink, tree_of, xattrs,
+};
 use crate::apply::ApplyLimits;
 use crate::file_tree::NodeKind;
 use crate::model_tree::ModelTree;
@@ -369,4 +371,40 @@ fn devices_that_linux_has_not_are_refused() {
     let mut device = Item::new(TarKind::BlockDevice, "b");
     device.entry.device = (4096, 0);
     assert!(refused(&[device]).contains("4096:0"));
+}
+
+#[test]
+fn whiteouts_of_a_layer_by_itself_become_marks_of_overlayfs() {
+    let opaque = |tree: &ModelTree, path| xattrs(&row(tree, path)).contains(&("trusted.overlay.opaque", "y"));
+    let layer = [
+        file("a/.wh.gone", ""),
+        // In any order, and whatever comes of the names later.
+        file(".wh.f", ""),
+        file("f", "new"),
+        file(".wh.d", ""),
+        dir("d").mode(0o700),
+        file("d/own", ""),
+        file("o/.wh..wh..opq", ""),
+        dir("o").mode(0o750).owner(3, 4),
+        file("later/.wh.x", ""),
+        file("later", "a file now"),
+    ];
+    let tree = apply_alone(&layer).unwrap();
+    assert_eq!(paths(&tree), ["a", "a/gone", "d", "d/own", "f", "later", "o"]);
+    let mark = row(&tree, "a/gone");
+    assert_eq!((mark.kind, mark.device, mark.mode), (NodeKind::CharDevice, (0, 0), 0));
+    assert!(opaque(&tree, "d") && opaque(&tree, "o") && !opaque(&tree, "a"));
+    assert_eq!((row(&tree, "o").mode, row(&tree, "o").uid, row(&tree, "d").mode), (0o750, 3, 0o700));
+    assert_eq!(row(&tree, "f").bytes, b"new");
+    let error = apply_alone(&[file(".wh..wh..opq", "")]).unwrap_err();
+    assert!(error.to_string().contains("removes all files of the layers below"), "{error}");
+}
+
+#[test]
+fn whiteouts_of_a_layer_by_itself_take_bounded_memory() {
+    let long = "x".repeat(200);
+    let items: Vec<_> = (0..140_000).map(|n| file(format!("d/.wh.{n}{long}"), "")).collect();
+    let error = apply_alone(&items).unwrap_err();
+    assert!(error.to_string().contains("one whiteout more"), "{error}");
+    assert!(apply_alone(&items[..100_000]).is_ok());
 }

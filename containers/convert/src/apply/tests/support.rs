@@ -134,7 +134,18 @@ pub(crate) fn apply_within<T: FileTree>(
     for item in items {
         applier.apply(&item.entry, &mut Stored { entry: &item.entry, rest: &item.stored })?;
     }
-    Ok(applier.finish())
+    applier.finish()
+}
+
+/// The tree of a layer by itself.
+pub(crate) fn apply_alone(items: &[Item]) -> Result<ModelTree> {
+    let mut tree = ModelTree::new();
+    let mut applier = Applier::new(&mut tree, ApplyLimits::default()).keeping_whiteouts();
+    for item in items {
+        applier.apply(&item.entry, &mut Stored { entry: &item.entry, rest: &item.stored })?;
+    }
+    applier.finish()?;
+    Ok(tree)
 }
 
 /// The tree after all of those layers.
