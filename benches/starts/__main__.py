@@ -3,9 +3,9 @@
     make bench-starts [BENCH="OPTION..."]
 
 Makes images of nginx, of a web application in Python, of PostgreSQL and of WordPress (Apache, PHP and MariaDB in one
-container) from Debian's packages (once, kept in DIR), and starts each on hosts that have nothing: with overlayfs and a full pull, and with `headstart snapshotter` lazily and by
-a plan; then again on the same host, which has everything. Wants root, a containerd 2 (`scripts/setup peers`) and a
-machine that does nothing else.
+container) from Debian's packages (once, kept in DIR), and starts each on hosts that have nothing: with overlayfs and
+a full pull, and with `headstart snapshotter` lazily and by a plan; then again on the same host, which has everything.
+Wants root, a containerd 2 (`scripts/setup peers`) and a machine that does nothing else.
 """
 
 import argparse

@@ -129,8 +129,8 @@ pub struct ConvertOptions {
     pub mode: ConvertMode,
     /// The file system of the disk. The default is ext4.
     pub file_system: FileSystemKind,
-    /// `true` to make a disk of a single layer, by itself: an EROFS with the layer's files alone, on which overlayfs puts
-    /// those of the layers above. The default is `false`: disks of whole images.
+    /// `true` to make a disk of a single layer, by itself: an EROFS with the layer's files alone, on which overlayfs
+    /// puts those of the layers above. The default is `false`: disks of whole images.
     pub alone: bool,
     /// The size of the disk in bytes: 1 MiB to 16 TiB, a multiple of 4096. The default is [`DEFAULT_DISK_SIZE`].
     pub size: u64,
@@ -158,12 +158,12 @@ impl Default for ConvertOptions {
 }
 
 impl ConvertOptions {
-    /// Checks the size of the disk, the packing of TurboOCI layers and the form of a layer by itself; the other options are checked where they are
-    /// used.
+    /// Checks the size of the disk, the packing of TurboOCI layers and the form of a layer by itself; the other options
+    /// are checked where they are used.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Invalid`] if no disk can have that size, no TurboOCI layer that packing, or no layer
-    /// by itself that form.
+    /// [`headstart_block::ErrorKind::Invalid`] if no disk can have that size, no TurboOCI layer that packing, or no
+    /// layer by itself that form.
     pub fn check(&self) -> Result<()> {
         if self.mode == ConvertMode::Turbo && self.packing == Packing::Plain {
             return Err(Error::invalid("the metadata of TurboOCI layers is always compressed")
