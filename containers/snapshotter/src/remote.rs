@@ -172,7 +172,8 @@ pub trait RemoteLayerSource: Send + Sync {
     /// Looks for the layer that a snapshot is prepared for. `labels` are those of the request, with [`TARGET_LABEL`].
     ///
     /// # Errors
-    /// Any: the layer becomes an ordinary one, with the error's text in [`FALLBACK_LABEL`].
+    /// Any: the layer becomes an ordinary one, with the error's text in [`FALLBACK_LABEL`], unless the layer below has
+    /// the same.
     fn find(&self, labels: &SnapshotLabels) -> Result<RemoteAnswer>;
 
     /// Makes the tree of a disk readable and returns the directory that it is in, which goes into mounts as one lower

@@ -131,10 +131,10 @@ impl AgentDisks {
     }
 
     /// Says, once for an image and a cause, that a disk is attached in another way than the best one.
-    fn tell_of_way(&self, disk: &str, image: &str, (way, next): (AttachWay, AttachWay), why: String) {
+    fn tell_of_way(&self, disk: &str, image: &str, (way, next): (AttachWay, AttachWay), why: &str) {
         let remedy = format!("take the cause away, or start the snapshotter with --attach-by {next}");
         let line = format!("the disk of an image is no {way} device, and is attached by {next}");
-        match self.complaints.next((image.to_owned(), why.clone())) {
+        match self.complaints.next((image.to_owned(), why.to_owned())) {
             ComplaintLevel::Warning { .. } => tracing::warn!(image, disk, why, remedy, "{line}"),
             ComplaintLevel::Debug => tracing::debug!(image, disk, why, remedy, "{line}"),
         }
@@ -183,7 +183,7 @@ impl TreeDisks for AgentDisks {
         let Err(error) = attached else { return attached };
         let error_text = error.to_string();
         let Some(next) = next_way((way, self.way.1), &error_text) else { return Err(error) };
-        self.tell_of_way(name, order.image, (way, next), error_text);
+        self.tell_of_way(name, order.image, (way, next), &error_text);
         self.attach_by(name, order, next)
     }
 
