@@ -9,7 +9,7 @@ use headstart_testkit::process::Process;
 use headstart_testkit::wait::wait_until;
 use serde_json::Value;
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -95,7 +95,7 @@ fn what_a_container_with_a_limit_has_written_is_committed_and_pushed_and_runs_on
     host.nerdctl(&["pull", "--quiet", &own]);
     let name = host.containerd.id_of("limited");
     host.nerdctl(&["run", "-d", "--net", "none", "--name", &name, &own, "/bin/sleep", "1000"]);
-    let fill = "cat /dev/zero > /opt/big || echo full; rm /opt/big; echo kept > /opt/kept; cat /opt/kept";
+    let fill = "cat /dev/zero > /opt/big || echo full; : > /opt/big; echo kept > /opt/kept; cat /opt/kept";
     assert_eq!(host.nerdctl(&["exec", &name, "/bin/sh", "-c", fill]), "full\nkept\n");
     let new = format!("{}/disks/shell:2", host.registry_host);
     host.nerdctl(&["commit", &name, &new]);
@@ -120,26 +120,33 @@ fn what_a_container_with_a_limit_has_written_is_committed_and_pushed_and_runs_on
 const COMMIT: &str = "/opt/overlaybd/bin/overlaybd-commit";
 
 /// This program in the place of OverlayBD's, unless that is there. Removed at the end.
-struct CommitProgram(Option<Vec<&'static Path>>);
+struct CommitProgram {
+    /// The directories that were made for it.
+    above: Option<Vec<&'static Path>>,
+    /// Locked: another test would remove it.
+    _turn: File,
+}
 
 impl CommitProgram {
     fn install(program: &OsStr) -> Self {
+        let turn = File::create(std::env::temp_dir().join("headstart-overlaybd-commit.lock")).unwrap();
+        turn.lock().unwrap();
         let path = Path::new(COMMIT);
         if path.exists() {
-            return Self(None);
+            return Self { above: None, _turn: turn };
         }
         // A link that an interrupted run has left leads nowhere.
         let _ = fs::remove_file(path);
         let above: Vec<_> = path.ancestors().skip(1).take_while(|directory| !directory.exists()).collect();
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         symlink(program, path).unwrap();
-        Self(Some(above))
+        Self { above: Some(above), _turn: turn }
     }
 }
 
 impl Drop for CommitProgram {
     fn drop(&mut self) {
-        if let Some(above) = &self.0 {
+        if let Some(above) = &self.above {
             let _ = fs::remove_file(COMMIT);
             for directory in above {
                 let _ = fs::remove_dir(directory);
@@ -247,7 +254,8 @@ fn builds_of_which_other_hosts_would_lack_files_are_refused_when_they_are_built_
     if !Containerd::has_client("buildkitd") || !Containerd::has_client("buildctl") {
         return;
     }
-    let name = |tag: &str| format!("{}/disks/shell:{tag}", host.registry_host);
+    // The repository whose writers are trusted: without that, no layer of TurboOCI's is taken for the image's own.
+    let name = |tag: &str| format!("{}/shell:{tag}", host.registry_host);
     host.convert(&format!("oci://{}", name("native")));
     host.convert(&format!("oci://{} --mode turbo", name("turbo")));
     {

@@ -5,10 +5,11 @@ use crate::containers::Host;
 use crate::scene::{Scene, run_tool};
 use flate2::read::GzDecoder;
 use headstart_block::Digest;
+use headstart_image::tar_wrapper::wrap;
 use headstart_testkit::containerd::Containerd;
 use serde_json::{Value, json};
 use std::fs;
-use std::io::Read;
+use std::io::{Cursor, Read, Write};
 use std::path::Path;
 
 /// The media type of layers of blocks.
@@ -143,6 +144,18 @@ fn the_changes_of_a_container_are_a_layer_that_runs_here_and_on_another_host() {
     assert_eq!(other.containerd.run(&mixed, "mixed", look), "kept\nthree\n");
     // Three manifests, two configs, and the tar.
     assert_eq!(other.fetched(), 6, "{}", other.snapshotter.output());
+    // As BuildKit pushes it: in a tar, without annotations. It is no tar with one file.
+    let (built, mut wrapped) = (new.replace(":2", ":5"), Cursor::new(Vec::new()));
+    wrap(&mut wrapped, |file| Ok(file.write_all(&blob)?)).unwrap();
+    let wrapped = wrapped.into_inner();
+    host.publish(&own, &built, &wrapped, (&plain(&wrapped, BLOCKS), &Digest::of(&wrapped)));
+    other.pull(&built);
+    assert_eq!(
+        other.containerd.run(&built, "built", look),
+        "kept\nthree\n",
+        "{}",
+        other.snapshotter.output()
+    );
 }
 
 #[test]

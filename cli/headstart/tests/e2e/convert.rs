@@ -217,7 +217,7 @@ fn a_damaged_sibling_hides_no_other_and_is_named_where_there_is_no_other() {
     assert_eq!(inspected(), older);
     damage(&scene, "layout", &older);
     let digest = newer.as_str().unwrap().strip_prefix("sha256:").unwrap();
-    scene.fails("image inspect file://~/layout:app", &["layout:app", digest]);
+    scene.fails("image inspect file://~/layout:app", &["layout", digest]);
 }
 
 #[test]
