@@ -324,18 +324,20 @@ impl Snapshotter {
         let is_disk = matches!(record.state, SnapshotState::ActiveDisk { .. });
         let is_asked = is_disk && record.labels.contains_key(WRITABLE_LABEL);
         let parent = record.parent.as_deref();
-        if !is_asked || !is_disk_in_manifest(&self.below(parent)) {
+        if !is_asked {
             return Ok(());
         }
         if is_turbo(&self.table.read().chain(parent)) {
             let text = format!(
-                "{}: its image is in TurboOCI's format, on which no layer of blocks can be published: build on an \
+                "{}: its image is in TurboOCI's format, on which no image can be built: build on an \
                  image that was converted with --mode native",
                 record.key.escape_debug()
             );
             return Err(SnapshotFault::new(FaultKind::FailedPrecondition, text));
         }
-        labels.insert(LAYER_LABEL.to_owned(), self.layer_file(record.id).display().to_string());
+        if is_disk_in_manifest(&self.below(parent)) {
+            labels.insert(LAYER_LABEL.to_owned(), self.layer_file(record.id).display().to_string());
+        }
         Ok(())
     }
 

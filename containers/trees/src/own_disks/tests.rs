@@ -200,11 +200,5 @@ fn a_device_that_cannot_be_made_durable_does_not_stay() {
     drop(written);
     let error = close(&disks, &place, DiskClosing::IfUnused).unwrap_err();
     assert!(error.to_string().contains("cannot be made durable"), "{error}");
-    for _ in 0..LOOKS {
-        if devices_at(&disk).unwrap().is_empty() {
-            break;
-        }
-        thread::sleep(LOOK);
-    }
-    assert_eq!(devices_at(&disk).unwrap(), Vec::<PathBuf>::new());
+    assert!(are_gone(&disk, LOOKS).unwrap(), "{:?}", devices_at(&disk));
 }
