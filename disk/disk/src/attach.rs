@@ -8,6 +8,7 @@
 //! as unreachable: a user that may no longer read the image does not get it from a cache that other users filled,
 //! unless [`DiskOptions::cached_although_denied`] is set.
 
+use crate::ahead::Ahead;
 use crate::base::{Base, Health};
 use crate::blobs::Blobs;
 use crate::collecting::Collecting;
@@ -596,8 +597,8 @@ fn assemble(
         Top::Base(_) => None,
         Top::Writable(disk) => Some(Collecting::start(disk, puller.clone())?),
     };
-    let stats = DiskStats::default();
-    let disk = Disk { collecting, top, stack, puller, preloader, whole_blocks, stats, recorder };
+    let (stats, ahead) = <(DiskStats, Ahead)>::default();
+    let disk = Disk { collecting, top, stack, puller, preloader, whole_blocks, ahead, stats, recorder };
     Ok((Arc::new(disk), made))
 }
 

@@ -23,6 +23,7 @@
 //! A disk has a pull engine, a writable layer and counters of its own. It shares with the other disks of its process
 //! the cache, whose readers take no lock, and the threads that fetch, which never wait for a disk.
 
+use crate::ahead::Ahead;
 use crate::base::collect_absent;
 use crate::collecting::Collecting;
 use crate::preloading::Preloader;
@@ -47,6 +48,9 @@ const ATTEMPTS_WHOLE: u32 = 2;
 
 /// The number of times that a read fetches wrong bytes again.
 const WRONG_TRIES: u32 = 2;
+
+/// The pause of decoding ahead while much waits for reads.
+const AHEAD_PAUSE: Duration = Duration::from_millis(2);
 
 /// Bytes of a disk that any cache has room for at once.
 const PIECE: usize = 256 << 10;
@@ -81,6 +85,8 @@ pub struct Disk {
     pub(crate) preloader: Option<Arc<Preloader>>,
     /// `true` if a read that lacks bytes waits for all of their blocks.
     pub(crate) whole_blocks: bool,
+    /// What is decoded before it is read.
+    pub(crate) ahead: Ahead,
     pub(crate) stats: DiskStats,
     pub(crate) recorder: Option<Arc<Recorder>>,
 }
@@ -140,6 +146,40 @@ impl Disk {
         if let Some(puller) = &self.puller {
             puller.close();
         }
+    }
+
+    /// Decodes the ranges of a read-only disk, one after the other, so that reads that come soon only copy: all ranges
+    /// that are on this host and were not read meanwhile. What was decoded waits for its read until
+    /// [`end_ahead`](Self::end_ahead). If much waits, the rest is decoded as reads come, until `until`. Returns the
+    /// number of bytes of the ranges that were gone through.
+    pub fn decode_ahead(&self, ranges: impl IntoIterator<Item = ByteRange>, until: Instant) -> u64 {
+        let Top::Base(base) = &self.top else { return 0 };
+        self.ahead.begin();
+        let whole = ByteRange::between(0, base.size());
+        let (read, mut done) = (|buf: &mut [u8], offset| base.read_at(buf, offset), 0);
+        for range in ranges {
+            let mut rest = range.intersect(whole);
+            done += rest.len();
+            while let left @ 1.. = self.ahead.decode(rest, &read) {
+                if Instant::now() >= until {
+                    return done - left;
+                }
+                std::thread::sleep(AHEAD_PAUSE);
+                rest = ByteRange::between(rest.end() - left, rest.end());
+            }
+        }
+        done
+    }
+
+    /// Drops what was decoded ahead and not read.
+    pub fn end_ahead(&self) {
+        self.ahead.end();
+    }
+
+    /// Reads what is on this host.
+    fn read_top(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let device = self.top.device();
+        self.ahead.read(buf, offset, &|buf, offset| device.read_at(buf, offset))
     }
 
     /// Reads, waiting as often as needed.
@@ -278,7 +318,7 @@ impl BlockDevice for Disk {
     fn read_local_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let started = Instant::now();
         let boot = self.note(at(offset, buf), started);
-        let result = self.top.device().read_at(buf, offset);
+        let result = self.read_top(buf, offset);
         match &result {
             Ok(()) => self.hit(boot, at(offset, buf), started),
             Err(e) if e.kind() == ErrorKind::Absent => {}
@@ -294,7 +334,7 @@ impl BlockDevice for Disk {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let started = Instant::now();
         let boot = self.note(at(offset, buf), started);
-        match self.top.device().read_at(buf, offset) {
+        match self.read_top(buf, offset) {
             Err(e) if e.kind() == ErrorKind::Absent || self.is_doubtful(&e, at(offset, buf)) => {}
             result => {
                 self.counted(result)?;

@@ -18,6 +18,7 @@
 //! | `opening` | the bytes by which a layer was opened, if no hash tree proves them |
 //! | `known_images` | manifests seen before, for attaching while the store cannot be reached |
 //! | [`pinned`] | manifests of images that the hosts of a swarm keep jointly, for the same purpose |
+//! | `ahead` | content that is decoded before it is read |
 //! | [`accesses`] | the log of first reads, which each read updates |
 //! | [`preloading`] | preloads by the plans that are found, and compares them with that log |
 //! | `collecting` | the threads that collect the garbage of a writable layer |
@@ -35,6 +36,7 @@
 #![forbid(unsafe_code)]
 
 pub mod accesses;
+mod ahead;
 pub mod attach;
 mod base;
 pub mod blobs;

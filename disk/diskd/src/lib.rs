@@ -22,6 +22,7 @@
 //! | [`release`] | releasing the images of a disk that has no process |
 //! | [`metrics`] | the page of these disks for Prometheus |
 //! | [`starts`] | the socket at which a program tells of containers that start on a disk |
+//! | `decode_ahead` | what a container's start will read, decoded before it is read |
 //! | [`sync_thread`] | the cache made durable while disks are served |
 //! | [`totals`], [`preloads`], [`recorded`] | figures of a session: reads, the use of preloading, boots with a trace |
 
@@ -29,6 +30,7 @@
 
 pub mod control;
 pub mod copies;
+mod decode_ahead;
 pub mod disk;
 pub mod environment;
 mod keep_base;

@@ -7,6 +7,7 @@
 //! A client sends one line of JSON, and gets one back, which says if the start is recorded. The socket is beside the
 //! disk's file, in a directory of the client's, so that a program can tell it that did not start this process.
 
+use crate::decode_ahead::decode_for_start;
 use crate::session::DiskSession;
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_export::socket::{SocketFile, listen};
@@ -101,7 +102,13 @@ fn answer(client: &UnixStream, session: &DiskSession) -> io::Result<()> {
     let mut is_recorded = false;
     for disk in &session.disks {
         if let Some(recorder) = &disk.recorder {
-            is_recorded |= recorder.container_started(&line.entrypoint, Instant::now());
+            let is_first = recorder.container_start().is_none();
+            let is_start_recorded = recorder.container_started(&line.entrypoint, Instant::now());
+            is_recorded |= is_start_recorded;
+            // The reads of further ones are answered from the kernel's memory.
+            if let Some(traces) = session.traces.as_ref().filter(|_| is_first && is_start_recorded) {
+                decode_for_start(disk, &line.entrypoint, traces.directory().into());
+            }
         }
         if let Some((preloader, puller)) = disk.disk.preloader().zip(disk.disk.puller()) {
             preloader.container_started(&line.entrypoint, puller);

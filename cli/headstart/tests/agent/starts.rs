@@ -76,6 +76,32 @@ fn a_start_on_a_disk_whose_process_was_killed_is_not_recorded() {
 }
 
 #[test]
+fn what_a_start_read_is_decoded_ahead_of_the_next_first_start() {
+    let scene = Scene::new();
+    let Some(mut host) = Host::start(&scene) else { return };
+    host.convert("--referrer");
+    host.agent.kill();
+    host.agent.again_with_log("info");
+    let image = host.image.clone();
+    let is_ahead = "what the start reads was decoded before";
+    for (container, expects) in [("first", 0), ("second", 1)] {
+        host.pull(&image);
+        assert_eq!(host.containerd.run(&image, container, "cat /etc/greeting"), "two\n");
+        wait_until("the process knows", TIMEOUT, || {
+            let log = log(&host, &scene);
+            log.contains("is_recorded true") && log.matches(is_ahead).count() == expects
+        });
+        // The kernel has what a further one reads.
+        assert_eq!(host.containerd.run(&image, "again", "cat /etc/greeting"), "two\n");
+        wait_until("the process knows", TIMEOUT, || {
+            log(&host, &scene).matches("is_recorded true").count() == 2
+        });
+        assert_eq!(log(&host, &scene).matches(is_ahead).count(), expects);
+        forget(&host);
+    }
+}
+
+#[test]
 fn starts_are_learned_from_by_program_and_followed_by_plan() {
     let scene = Scene::new();
     let Some(mut host) = Host::start(&scene) else { return };
