@@ -4,7 +4,7 @@
 //! host, and what the start waits for is decoding them, one frame after the other. Earlier starts show what will be
 //! read. While the runtime still prepares the container, another processor decodes it, and the reads only copy.
 //!
-//! What was decoded is given out once: from then on the kernel has it. So nothing stays here that is read, and the rest
+//! Decoded bytes are given out once: from then on the kernel has them. So nothing stays here that is read, and the rest
 //! goes when the caller ends it.
 
 use headstart_block::{ByteRange, Result, to_usize};
@@ -40,14 +40,14 @@ struct Part {
     unread: usize,
 }
 
-/// The outcome of decoding a part ahead.
+/// The answer to whether a part is to be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Room {
-    /// It is to be decoded.
+    /// The part is to be decoded.
     There,
     /// So much waits for reads that this part has no room now.
     None,
-    /// It is decoded, or a read was faster.
+    /// The part is decoded, or a read was faster.
     NotNeeded,
 }
 

@@ -85,7 +85,7 @@ pub struct Disk {
     pub(crate) preloader: Option<Arc<Preloader>>,
     /// `true` if a read that lacks bytes waits for all of their blocks.
     pub(crate) whole_blocks: bool,
-    /// What is decoded before it is read.
+    /// Content that is decoded before it is read.
     pub(crate) ahead: Ahead,
     pub(crate) stats: DiskStats,
     pub(crate) recorder: Option<Arc<Recorder>>,

@@ -1,9 +1,9 @@
 //! The first container of an image on a disk that the kernel has nothing of: what an earlier start with the same
 //! entrypoint read is decoded before it is read.
 //!
-//! The first start after the image was attached anew has all bytes on this host, and waits for decoding. A runtime takes
-//! longer to prepare a container than another processor takes to decode what the start reads. What it reads is in the
-//! traces of this host: an earlier start of it fetched the bytes.
+//! The first start after the image was attached anew has all bytes on this host, and waits for decoding. A runtime
+//! takes longer to prepare a container than another processor takes to decode what the start reads. The traces of this
+//! host have its reads: an earlier start of it fetched the bytes.
 
 use crate::disk::NamedDisk;
 use headstart_block::{BlockDevice, ByteRange, Digest};

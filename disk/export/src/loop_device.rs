@@ -28,8 +28,8 @@ const TRIES: usize = 64;
 /// twice the time.
 const READ_AHEAD_KIB: u32 = 1024;
 
-/// The longest request, in KiB. What is read ahead comes as several of these, so that each processor decodes one: a scan
-/// is up to 1.4 times as fast as with the kernel's 1280.
+/// The longest request, in KiB. The bytes that are read ahead come as several of these, so that each processor decodes
+/// one: a scan is up to 1.4 times as fast as with the kernel's 1280.
 const REQUEST_KIB: u32 = 256;
 
 /// The sector of the loop device, in bytes: the smallest that file systems of images have.
