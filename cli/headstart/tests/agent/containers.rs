@@ -26,7 +26,7 @@ pub(crate) struct Host<'s> {
     pub(crate) agent: Agent<'s>,
     /// `None` once it is away.
     pub(crate) registry: Option<Arc<Registry>>,
-    /// What counts the requests to it, if they are counted.
+    /// The proxy that counts the requests to it, if they are counted.
     pub(crate) counter: Option<FaultProxy>,
     pub(crate) registry_host: String,
     pub(crate) scene: &'s Scene,
