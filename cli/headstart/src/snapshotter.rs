@@ -146,7 +146,8 @@ pub(crate) struct SnapshotterArgs {
     /// The way in which the disks of images become block devices: ublk (the kernel's ublk driver; experimental, and
     /// reads fail when the process of the disk dies), nbd (the kernel's nbd driver), loop (a loop device over a file of
     /// FUSE) or auto (one in which containers go on when the process of their disk dies, as `headstart doctor` says,
-    /// and a loop device for a disk whose device fails). Disks of their own (--writable) are always behind a loop device
+    /// and a loop device for a disk whose device fails). Disks of their own (--writable) are always behind a loop
+    /// device
     #[arg(long, value_name = "WAY", value_enum, hide_possible_values = true, default_value = "auto")]
     attach_by: AttachBy,
     /// Cached bytes that were decoded, in the kernel's page cache: see `headstart attach` [default: auto]

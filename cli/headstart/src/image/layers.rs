@@ -19,12 +19,11 @@ Examples:
   headstart image layers oci://registry.lan/app:1 oci://registry.lan/layers
   headstart image layers oci-archive:app.tar file:///srv/layers --platform linux/arm64
 
-Containerd's own EROFS snapshotter takes layers from directories (layer_content_caches) in place of
-pulling and unpacking them. This command makes an image of a disk of each layer, once for a registry;
-attached under the names that it prints, the disks are such a directory, and are read as containers
-need them. Each disk has an EROFS with the files of its layer alone, and marks for overlayfs where the layer
-removes files of those below. The tag of each image is the digest of the layer's content: images that share
-a layer share its disk.";
+Containerd's own EROFS snapshotter takes layers from directories (layer_content_caches) in place of pulling and \
+unpacking them. This command makes an image of a disk of each layer, once for a registry; attached under the names \
+that it prints, the disks are such a directory, and are read as containers need them. Each disk has an EROFS with the \
+files of its layer alone, and marks for overlayfs where the layer removes files of those below. The tag of each image \
+is the digest of the layer's content: images that share a layer share its disk.";
 
 /// Makes disks of the layers of a container's image.
 #[derive(Args)]

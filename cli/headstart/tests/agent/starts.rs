@@ -4,7 +4,7 @@ use crate::attached::TIMEOUT;
 use crate::containers::{Host, HostSettings};
 use crate::scene::Scene;
 use headstart_export::fuse::too_old_to_keep;
-use headstart_testkit::faults::{Fault, FaultProxy, FaultRule, ProxiedRequest};
+use headstart_testkit::faults::{Fault, FaultProxy, FaultRule, Log, ProxiedRequest};
 use headstart_testkit::process::skipped;
 use headstart_testkit::wait::wait_until;
 use headstart_trace::data_set::DataSetLimits;
@@ -188,9 +188,16 @@ fn check_requests(host: &Host<'_>, counter: &FaultProxy, container: &str, expect
     host.pull(&host.image);
     host.containerd.run(&host.image, container, "cat /etc/greeting");
     // A registry that hides nothing may be asked for a challenge before its first answer says so.
-    let log = counter.log().only(|request| request.asked.is_of("headstart") && request.asked.path != "/v2/");
+    let of_headstart =
+        || counter.log().only(|request| request.asked.is_of("headstart") && request.asked.path != "/v2/");
+    let blobs_in = |log: &Log| -> BTreeSet<String> {
+        log.to("/blobs/").iter().map(|request| request.asked.path.clone()).collect()
+    };
+    // A small container may end before the plan is there.
+    wait_until("every blob is asked for", TIMEOUT, || blobs_in(&of_headstart()).len() >= expected.0["blob"]);
+    let log = of_headstart();
     let documents = log.only(|request| kind(&request.asked) != "blob");
-    let blobs: BTreeSet<_> = log.to("/blobs/").iter().map(|request| request.asked.path.clone()).collect();
+    let blobs = blobs_in(&log);
     let mut kinds = BTreeMap::from([("blob", blobs.len())]);
     for request in documents.iter() {
         *kinds.entry(kind(&request.asked)).or_default() += 1;
