@@ -135,10 +135,8 @@ def main():
         with Registry(work / "registry") as registry:
             setting = contestants.Setting(options, work, layout, registry.address)
             if options.warm:
-                found = warm.measure(setting, bench.say)
-                print(json.dumps(found, indent=1) if options.json else warm.text(found))
-                return
-            if options.rates:
+                part, rows = "warm", warm.measure(setting, bench.say)
+            elif options.rates:
                 apps = [app for app in images.APPS if app.name in options.apps]
                 chosen = [one for one in bench.chosen() if one.name in rates.USUAL]
                 part, rows = "rates", rates.measure(setting, apps, chosen, bench)

@@ -16,9 +16,10 @@ from page_cache import pages_table
 from rates import rates_table
 from rig import build_of, run
 from trees import trees_table
+from warm import warm_table
 
 # Parts with a run of their own, and their tables.
-MORE = {"many": many_table, "rates": rates_table, "trees": trees_table, "bytes": counted_table}
+MORE = {"many": many_table, "rates": rates_table, "trees": trees_table, "bytes": counted_table, "warm": warm_table}
 # A plan may wait so much longer than the larger of a warm start and of the link's time for what is read, ...
 SLACK = 1.2
 # ... which has so many round trips.
@@ -96,7 +97,8 @@ def merged(path, found, part):
             f"{part}_note": found["note"]}
         # Rows of the same kind are replaced.
         kind = {"batch": ("who", "count"), "pages": ("part", "codec", "way"), "many": ("kind", "images"),
-                "rates": ("app", "who", "rate", "run"), "trees": ("who",), "bytes": ("app", "who", "kind")}[part]
+                "rates": ("app", "who", "rate", "run"), "trees": ("who",), "bytes": ("app", "who", "kind"),
+                "warm": ("what",)}[part]
         key = lambda row: tuple(row[name] for name in kind)
         new = {key(row) for row in found[part]}
         found[part] = [row for row in before.get(part, []) if key(row) not in new] + found[part]

@@ -139,7 +139,7 @@ def line(row):
     return f"{row['what']}: {'; '.join(parts)}"
 
 
-def text(rows):
+def warm_table(rows):
     lines = []
     for row in rows:
         beside = row["figures"]["overlayfs"]
