@@ -20,8 +20,8 @@ use headstart_store::{Location, Reference, Referrer, RetrySettings, Selector, St
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::thread;
 use tokio::runtime::Handle;
+use tokio::task::JoinSet;
 
 /// The trust in what the writers of a repository say of their images without a proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,25 +88,31 @@ impl ConvertedImage {
         let has_siblings = trust == WriterTrust::Full;
         // Round trips to a registry are most of the time that a pull takes.
         let known = wanted.manifest.filter(|_| has_siblings && !wanted.is_disk);
-        thread::scope(|scope| {
-            let asking = known.map(|digest| scope.spawn(move || search.ask_for_siblings(wanted, &digest)));
-            let named = search.first_manifest(&own)?;
-            if let Some(image) = search.itself(wanted, &named)? {
-                return Ok(Some(image));
-            }
-            if !has_siblings {
-                return Ok(None);
-            }
-            let original = search.original(&own, named)?;
-            let lost = |_| Error::new(ErrorKind::Unavailable, "the search for siblings broke off");
-            let answers = match asking {
-                Some(asking) => asking.join().map_err(lost)?,
-                None => search.ask_for_siblings(wanted, &original.manifest_digest),
-            };
-            let chains = chains(original.layers.iter().map(|layer| &layer.diff_id));
-            let sibling = search.sibling(answers, &original.manifest_digest, &chains)?;
-            Ok(sibling.map(|image| Self { entrypoint: program_in(&original.config), ..image }))
-        })
+        // Asking ends with the set: an error of the first request is not to wait for it.
+        let mut asking = JoinSet::new();
+        if let Some(digest) = known {
+            asking.spawn_on(ask_for_siblings(Arc::clone(store), wanted.selector.clone(), digest), runtime);
+        }
+        let named = search.first_manifest(&own)?;
+        if let Some(image) = search.itself(wanted, &named)? {
+            return Ok(Some(image));
+        }
+        if !has_siblings {
+            return Ok(None);
+        }
+        let original = search.original(&own, named)?;
+        let lost = |_| Error::new(ErrorKind::Unavailable, "the search for siblings broke off");
+        let answers = match runtime.block_on(asking.join_next()) {
+            Some(answers) => answers.map_err(lost)?,
+            None => runtime.block_on(ask_for_siblings(
+                Arc::clone(store),
+                wanted.selector.clone(),
+                original.manifest_digest,
+            )),
+        };
+        let chains = chains(original.layers.iter().map(|layer| &layer.diff_id));
+        let sibling = search.sibling(answers, &original.manifest_digest, &chains)?;
+        Ok(sibling.map(|image| Self { entrypoint: program_in(&original.config), ..image }))
     }
 
     /// The tree of files as the layer with a chain id leaves it. `None` if the image has no such layer.
@@ -191,7 +197,17 @@ struct SiblingAnswers {
     tagged: Option<Result<(Digest, Vec<u8>)>>,
 }
 
-#[derive(Clone, Copy)]
+/// Asks for all that may be siblings of an original, which `selector` leads to, at once.
+async fn ask_for_siblings(store: Arc<dyn Store>, selector: Selector, original: Digest) -> SiblingAnswers {
+    let referrers = store.referrers_of_types(&original, &FORMS);
+    // The tag may lead to an index that lists a converted image beside the original.
+    let tag = Some(&selector).filter(|selector| matches!(selector, Selector::Tag(_)));
+    let tagged = OptionFuture::from(tag.map(|tag| store.manifest(tag)));
+    let (referrers, tagged) = join(referrers, tagged).await;
+    let tagged = tagged.map(|found| found.map(|(digest, bytes)| (digest, bytes.into())));
+    SiblingAnswers { referrers, tagged }
+}
+
 struct Search<'a> {
     store: &'a Arc<dyn Store>,
     location: &'a Location,
@@ -261,17 +277,6 @@ impl Search<'_> {
         }
         Config::parse(&bytes).map_err(about)?;
         Ok(bytes.into())
-    }
-
-    /// Asks for all that may be siblings of an original, at once.
-    fn ask_for_siblings(&self, wanted: &WantedLayer, original: &Digest) -> SiblingAnswers {
-        let referrers = self.store.referrers_of_types(original, &FORMS);
-        // The tag may lead to an index that lists a converted image beside the original.
-        let tag = Some(&wanted.selector).filter(|selector| matches!(selector, Selector::Tag(_)));
-        let tagged = OptionFuture::from(tag.map(|tag| self.store.manifest(tag)));
-        let (referrers, tagged) = self.runtime.block_on(join(referrers, tagged));
-        let tagged = tagged.map(|found| found.map(|(digest, bytes)| (digest, bytes.into())));
-        SiblingAnswers { referrers, tagged }
     }
 
     /// The sibling of an original that is wanted, of those that fit.
@@ -364,8 +369,10 @@ impl Search<'_> {
         if chains.is_empty() || count < chains.len() {
             return Err(wrong(format!("has {count} layers, the original {}", chains.len())));
         }
+        // What was committed or optimized by earlier versions states no file system.
+        let is_stated = |layer: &&ImageLayer| layer.states_file_system() || layer.origin().is_some();
         let kinds: BTreeSet<_> =
-            manifest.disk_layers().zip(&chains).map(|(layer, _)| layer.file_system()).collect();
+            manifest.disk_layers().filter(is_stated).map(ImageLayer::file_system).collect();
         if kinds.len() > 1 {
             let kinds = kinds.into_iter().collect::<Vec<_>>().join(", ");
             return Err(wrong(format!("its layers are of several file systems: {}", kinds.escape_debug())));

@@ -226,7 +226,8 @@ impl ImageTrees {
         };
         let found = search();
         timer.abort();
-        if found.is_ok() || !stop.is_requested() {
+        let is_late = |error: &Error| stop.is_requested() && error.kind() == ErrorKind::Cancelled;
+        if !found.as_ref().is_err_and(is_late) {
             return found;
         }
         let text =

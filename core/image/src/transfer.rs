@@ -444,7 +444,8 @@ impl Transfer<'_> {
     /// place of one that is only read, nor the other way round: hosts choose between the two.
     async fn replaced(&self, subject: &Digest, new: &Manifest, digest: Digest) -> Result<Vec<Digest>> {
         let listed = self.target.referrers(subject, new.artifact_type()).await?;
-        let mut replaced = Vec::new();
+        // Hosts take the newest, which this one is also if it was published before.
+        let mut replaced = vec![digest];
         for old in newest(&listed).filter(|old| *old != digest) {
             let found = self.target.manifest(&Selector::Digest(old)).await;
             let is_of_other_kind = match found {

@@ -78,6 +78,7 @@ pub(crate) struct Change<'a> {
     pub(crate) artifact: &'a [u8],
     pub(crate) digest: Digest,
     pub(crate) media_type: &'a str,
+    /// With the artifact's own digest among them, it becomes the newest of its kind if it was listed before.
     pub(crate) replaced: &'a [Digest],
 }
 
@@ -95,8 +96,16 @@ impl Change<'_> {
             |text: &str| text != own && text.parse().is_ok_and(|digest| self.replaced.contains(&digest));
         let mut after = before.clone();
         after.retain(|entry| !entry["digest"].as_str().is_some_and(is_replaced));
-        if !after.iter().any(|entry| entry["digest"] == own) {
-            after.push(self.entry()?);
+        match after.iter().position(|entry| entry["digest"] == own) {
+            None => after.push(self.entry()?),
+            Some(at) if self.replaced.contains(&self.digest) => {
+                let is_alike = |entry: &Value| entry["artifactType"] == after[at]["artifactType"];
+                if after.iter().skip(at + 1).any(is_alike) {
+                    let entry = after.remove(at);
+                    after.push(entry);
+                }
+            }
+            Some(_) => {}
         }
         if after == before {
             return Ok(None);
@@ -166,6 +175,12 @@ mod tests {
         let digests = |kind| listed(&list, kind).unwrap().iter().map(|r| r.digest).collect::<Vec<_>>();
         assert_eq!((digests("plan"), digests("trees")), (vec![Digest::of(&new)], vec![Digest::of(&trees)]));
         assert_eq!(listed(&list, "other").unwrap(), []);
+        // An artifact that comes again beside another one of its kind is the newest, if it is to be.
+        let list = add(Some(&list), &old, &[]).unwrap();
+        assert_eq!(add(Some(&list), &new, &[]), None);
+        let list = add(Some(&list), &new, &[Digest::of(&new)]).unwrap();
+        let plans: Vec<_> = listed(&list, "plan").unwrap().iter().map(|plan| plan.digest).collect();
+        assert_eq!(plans, [Digest::of(&old), Digest::of(&new)]);
         // A document that is not a list is replaced by a new one, and only manifests go in.
         assert!(add(Some(b"<html>"), &new, &[]).is_some());
         let change = Change { artifact: b"x", digest: Digest::of(b"x"), media_type: "m", replaced: &[] };

@@ -7,9 +7,11 @@
 //! Decoded bytes are given out once: from then on the kernel has them. So nothing stays here that is read, and the rest
 //! goes when the caller ends it.
 
+use crate::base::Health;
 use headstart_block::{ByteRange, Result, to_usize};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The most bytes that wait for reads.
@@ -23,6 +25,8 @@ pub(crate) struct Ahead {
     /// `false` as long as reads need not look here.
     is_on: AtomicBool,
     state: Mutex<State>,
+    /// What was decoded by wrong indices is no content of the disk.
+    health: Arc<Health>,
 }
 
 #[derive(Default)]
@@ -52,6 +56,11 @@ enum Room {
 }
 
 impl Ahead {
+    /// Nothing yet, on a disk with this trust in its indices.
+    pub(crate) fn new(health: Arc<Health>) -> Self {
+        Self { health, ..Self::default() }
+    }
+
     /// Lets reads look here from now on.
     pub(crate) fn begin(&self) {
         self.is_on.store(true, Ordering::Release);
@@ -107,6 +116,7 @@ impl Ahead {
         offset: u64,
         read: &dyn Fn(&mut [u8], u64) -> Result<()>,
     ) -> Result<()> {
+        self.health.check()?;
         let absent = self.state.lock().take(buf, offset);
         absent.iter().try_for_each(|part| {
             let at = to_usize(part.offset() - offset);

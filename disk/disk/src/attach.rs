@@ -571,7 +571,7 @@ fn assemble(
     reference: &Reference,
     options: &DiskOptions,
 ) -> Result<(Arc<Disk>, Option<MadeDirectory>)> {
-    let base: Arc<dyn BlockDevice> = Arc::new(Base::new(Arc::clone(&stack), health));
+    let base: Arc<dyn BlockDevice> = Arc::new(Base::new(Arc::clone(&stack), Arc::clone(&health)));
     let (base, name) = below(base, digest, options.lowest, &options.uppers)?;
     let (top, made) = match &options.writable {
         None => (Top::Base(base), None),
@@ -597,7 +597,7 @@ fn assemble(
         Top::Base(_) => None,
         Top::Writable(disk) => Some(Collecting::start(disk, puller.clone())?),
     };
-    let (stats, ahead) = <(DiskStats, Ahead)>::default();
+    let (stats, ahead) = (DiskStats::default(), Ahead::new(health));
     let disk = Disk { collecting, top, stack, puller, preloader, whole_blocks, ahead, stats, recorder };
     Ok((Arc::new(disk), made))
 }

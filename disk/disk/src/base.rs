@@ -49,7 +49,7 @@ impl Health {
         error(*self.wrong.get_or_init(|| blob))
     }
 
-    fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         self.wrong.get().map_or(Ok(()), |blob| Err(error(*blob)))
     }
 }

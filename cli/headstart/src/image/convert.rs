@@ -100,7 +100,9 @@ fn reference_of_docker_name(text: &str) -> Option<String> {
     let has_name_chars = |part: &str| {
         !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || "._-:@".contains(c))
     };
-    let is_archive = Path::new(text).extension().is_some_and(|extension| extension == "tar");
+    let archives = ["tar", "gz", "tgz", "zst", "oci"];
+    let is_archive =
+        Path::new(text).extension().is_some_and(|end| archives.iter().any(|known| end == *known));
     if is_archive
         || !text.starts_with(|c: char| c.is_ascii_alphanumeric())
         || !text.split('/').all(has_name_chars)

@@ -68,8 +68,8 @@ impl Layers {
             LayerDisks { source: self.source.to_string(), layers: Vec::new(), refused: Vec::new() };
         for layer in image.layers.iter().filter(|layer| seen.insert(layer.diff_id)) {
             let diff_id = layer.diff_id.to_string();
-            // A tag has no colon.
-            let selector = Selector::Tag(diff_id.replace(':', "-").parse()?);
+            // A tag has no colon, and a digest alone would be the tag of a list of artifacts.
+            let selector = Selector::Tag(format!("layer-{}", diff_id.replace(':', "-")).parse()?);
             let target = Reference { location: self.store.clone(), selector };
             let request = ConvertRequest {
                 source: &self.source,

@@ -93,10 +93,16 @@ fn each_layer_of_an_image_becomes_a_disk_once() {
         assert_eq!(layer["file"], format!("sha256/{}/{hex}.erofs", &hex[..2]));
         assert_eq!(layer["known"], false);
         let image = layer["image"].as_str().unwrap();
-        assert!(image.ends_with(&format!(":sha256-{hex}")), "{image}");
-        scene.ok(&format!("image verify --deep {image}"));
+        assert!(image.ends_with(&format!(":layer-sha256-{hex}")), "{image}");
     }
     assert_eq!(found.len(), tars.len());
+    scene.ok("image prune --older-than 0s file://~/disks");
+    let listed = scene.ok("image list file://~/disks").stdout;
+    for layer in found {
+        let image = layer["image"].as_str().unwrap();
+        scene.ok(&format!("image verify --deep {image}"));
+        assert!(listed.contains(image.rsplit_once(':').unwrap().1), "{listed}");
+    }
     // Another image with the second layer shares its disk, whatever is below.
     image(&scene, "other", &tars[1..]);
     let other = scene.json(&format!("image layers file://~/other:app file://~/disks --size {SIZE}"));

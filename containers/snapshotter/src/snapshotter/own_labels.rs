@@ -44,10 +44,9 @@ impl Snapshotter {
         }
         let reason = &why[..why.floor_char_boundary(REASON_MOST)];
         let table = self.table.read();
-        let is_noted = |parent: &SnapshotRecord| {
-            parent.labels.get(FALLBACK_LABEL).is_some_and(|below| below.as_str() == reason)
-        };
-        if !table.get(parent).is_ok_and(is_noted) {
+        let is_noted =
+            |below: &&SnapshotRecord| below.labels.get(FALLBACK_LABEL).is_some_and(|noted| noted == reason);
+        if !table.chain(Some(parent)).iter().any(is_noted) {
             labels.insert(FALLBACK_LABEL.to_owned(), reason.to_owned());
         }
     }

@@ -78,11 +78,10 @@ impl Manifest {
         of_layer.map(String::as_str).or_else(options)
     }
 
-    /// `true` if the annotations of a layer state a file system that is only read: EROFS. The layer by which an image
-    /// was optimized states none.
+    /// `true` if the file system that the annotations state is one that is only read: EROFS.
     #[must_use]
     pub fn is_only_read(&self) -> bool {
-        self.layers.iter().any(|layer| layer.file_system() == READ_ONLY)
+        self.file_system() == Some(READ_ONLY)
     }
 }
 
@@ -113,6 +112,12 @@ impl ImageLayer {
     pub fn with_file_system(mut self, kind: &str) -> Self {
         self.annotations.insert(FILE_SYSTEM.to_owned(), kind.to_owned());
         self
+    }
+
+    /// `true` if the layer's annotations state a file system.
+    #[must_use]
+    pub fn states_file_system(&self) -> bool {
+        self.annotations.contains_key(FILE_SYSTEM)
     }
 
     /// Returns the kind of file system that the layer is a part of, as its annotations state it.

@@ -51,6 +51,8 @@ pub(super) struct Credentials {
 #[derive(Default)]
 struct State {
     found: Option<Credential>,
+    /// Those that were refused since all of them were.
+    refused: Vec<Credential>,
     /// The look-up that is under way. A look-up without waiters goes on, and so does a helper that hangs:
     /// the next one waits for that, and runs no other.
     under_way: Option<oneshot::Receiver<Result<Vec<Credential>>>>,
@@ -86,22 +88,30 @@ impl Credentials {
         if let Some(credential) = &state.found {
             return Ok(credential.clone());
         }
-        let credential = self.look_up(&mut state, None).await?;
+        let credential = self.look_up(&mut state).await?;
         state.found = Some(credential.clone());
         Ok(credential)
     }
 
-    /// Credentials other than the `refused` ones, if there are any by now.
+    /// Credentials other than the `refused` ones, if there are any by now: each is shown once, in their order.
     pub(super) async fn others_than(&self, refused: &Credential) -> Result<Option<Credential>> {
         let mut state = self.state.lock().await;
         if state.found.as_ref() == Some(refused) {
-            state.found = Some(self.look_up(&mut state, Some(refused)).await?);
+            state.refused.push(refused.clone());
+            let found = self.look_up(&mut state).await?;
+            let are_all_refused = state.refused.contains(&found);
+            state.found = Some(found);
+            if are_all_refused {
+                // One that was refused long ago may be right by then.
+                state.refused.clear();
+                return Ok(None);
+            }
         }
         Ok(state.found.clone().filter(|credential| credential != refused))
     }
 
-    /// Looks the credentials up, and takes the first one that comes after the refused one.
-    async fn look_up(&self, state: &mut State, refused: Option<&Credential>) -> Result<Credential> {
+    /// Looks the credentials up, and takes the first one that was not refused, or the last one.
+    async fn look_up(&self, state: &mut State) -> Result<Credential> {
         if self.file.is_none() && self.own.is_none() {
             return Ok(Credential::Nothing(None));
         }
@@ -122,17 +132,17 @@ impl Credentials {
         };
         state.under_way = None;
         match found {
-            Ok(found) => Ok(next_of(found?, refused)),
+            Ok(found) => Ok(next_of(found?, &state.refused)),
             Err(_) => nothing("looking up its credentials failed".to_owned()),
         }
     }
 }
 
-/// The credential to show after the refused one: each is shown once, in their order, and the last one stays.
-fn next_of(mut found: Vec<Credential>, refused: Option<&Credential>) -> Credential {
-    let at = found.iter().position(|found| Some(found) == refused).map_or(0, |at| at + 1);
+/// The credential to show after the refused ones; the last one stays.
+fn next_of(mut found: Vec<Credential>, refused: &[Credential]) -> Credential {
     let last = found.len().saturating_sub(1);
-    if found.is_empty() { Credential::Nothing(None) } else { found.swap_remove(at.min(last)) }
+    let at = found.iter().position(|found| !refused.contains(found)).unwrap_or(last);
+    if found.is_empty() { Credential::Nothing(None) } else { found.swap_remove(at) }
 }
 
 /// The credentials of a repository, in the order in which they are to be shown, or the one of its host.
@@ -292,6 +302,12 @@ mod tests {
         write(&[]);
         assert_eq!(credentials.others_than(&shown).await.unwrap(), Some(password("u", "good")));
         assert_eq!(credentials.others_than(&password("u", "good")).await.unwrap(), None);
+        // The accepted ones are refused one day, while a pull offers new ones.
+        write(&["new"]);
+        let accepted = password("u", "good");
+        assert_eq!(credentials.get().await.unwrap(), accepted);
+        assert_eq!(credentials.others_than(&accepted).await.unwrap(), Some(password("u", "new")));
+        assert_eq!(credentials.others_than(&password("u", "new")).await.unwrap(), None);
     }
 
     #[tokio::test]

@@ -23,7 +23,7 @@ use crate::reference::Selector;
 use crate::referrers::{Change, MOST_REFERRERS, Referrer, is_alike, listed};
 use crate::retry::jitter;
 use bytes::Bytes;
-use futures::future::{join, try_join_all};
+use futures::future::{join, join_all};
 use headstart_block::{Digest, Error, ErrorKind, Result};
 use reqwest::header::{ACCEPT, HeaderMap};
 use reqwest::{Method, RequestBuilder};
@@ -45,6 +45,19 @@ fn accept_index(request: RequestBuilder) -> RequestBuilder {
     request.header(ACCEPT, INDEX_OCI)
 }
 
+/// The lists of several kinds, the best kind first. An error of one hides none that is better and not empty.
+fn best_lists(lists: Vec<Result<Option<Vec<Referrer>>>>) -> Result<Vec<Vec<Referrer>>> {
+    let mut found: Vec<Vec<Referrer>> = Vec::with_capacity(lists.len());
+    for list in lists {
+        match list {
+            Ok(list) => found.push(list.unwrap_or_default()),
+            Err(_) if found.iter().any(|list| !list.is_empty()) => found.push(Vec::new()),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(found)
+}
+
 impl Registry {
     /// The artifacts of each of some kinds: as the registry lists them, or as the tag does.
     pub(super) async fn list_referrers(
@@ -52,14 +65,15 @@ impl Registry {
         subject: &Digest,
         kinds: &[&str],
     ) -> Result<Vec<Vec<Referrer>>> {
-        let own = try_join_all(kinds.iter().map(|kind| self.own_list(subject, kind)));
+        let own = join_all(kinds.iter().map(|kind| self.own_list(subject, kind)));
         let (own, tagged) = if self.lists_artifacts.load(Ordering::Relaxed) {
-            (own.await?, None)
+            (own.await, None)
         } else {
             let (own, tagged) = join(own, self.tagged_list(subject)).await;
-            (own?, Some(tagged))
+            (own, Some(tagged))
         };
-        let own: Vec<_> = own.into_iter().map(Option::unwrap_or_default).collect();
+        let own = best_lists(own)?;
+        let is_found = own.iter().any(|list| !list.is_empty());
         if !own.iter().any(Vec::is_empty) {
             return Ok(own);
         }
@@ -68,7 +82,13 @@ impl Registry {
             Some(tagged) => tagged,
             None => self.tagged_list(subject).await,
         };
-        let Some((url, list)) = tagged? else { return Ok(own) };
+        let (url, list) = match tagged {
+            Ok(Some(found)) => found,
+            Ok(None) => return Ok(own),
+            // The registry's own list has what is asked for.
+            Err(_) if is_found => return Ok(own),
+            Err(error) => return Err(error),
+        };
         let of_kind = |(own, kind): (Vec<Referrer>, &&str)| {
             if own.is_empty() {
                 listed(&list, kind).map_err(|e| e.about(http::redact(&url)))
@@ -160,7 +180,11 @@ impl Registry {
         mut read: Option<Result<Option<(Url, Bytes)>>>,
     ) -> Result<()> {
         let tag = referrers_tag(subject);
+        // Writers that all want to be the newest would never be done.
+        let others: Vec<_> = change.replaced.iter().copied().filter(|old| *old != change.digest).collect();
+        let again = Change { replaced: &others, ..*change };
         for race in 1..=MOST_RACES {
+            let change = if race == 1 { change } else { &again };
             let list = match read.take() {
                 Some(list) => list,
                 None => self.tagged_list(subject).await,
@@ -174,7 +198,7 @@ impl Registry {
             sleep(PAUSE.mul_f64(f64::from(race - 1) * jitter())).await;
         }
         let list = self.tagged_list(subject).await?.map(|(_, list)| list);
-        match change.of(list.as_deref())? {
+        match again.of(list.as_deref())? {
             None => Ok(()),
             Some(_) => {
                 Err(Error::new(ErrorKind::Conflict, "others change the list of artifacts all the time")

@@ -44,6 +44,7 @@ fn the_lowest_snapshot_that_is_unpacked_says_why() {
     let lowest = prepare("fail 1", "", "reg.lan/a:1").unwrap();
     assert!(lowest.contains("cannot be asked"), "{lowest}");
     assert_eq!(prepare("fail 2", "fail 1", "reg.lan/a:1"), None);
+    assert_eq!(prepare("fail 2b", "fail 2", "reg.lan/a:1"), None);
     // The next layer of another image, on one that was unpacked for no reason.
     prepare("plain", "", "reg.lan/b:1");
     assert_eq!(prepare("fail 3", "plain", "reg.lan/b:1"), Some(lowest));
