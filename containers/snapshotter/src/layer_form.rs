@@ -19,7 +19,7 @@ pub(crate) const BLOB_DIGEST: &str = "containerd.io/snapshot/overlaybd/blob-dige
 const TURBO: [&str; 2] =
     ["containerd.io/snapshot/overlaybd/turbo-oci/", "containerd.io/snapshot/overlaybd/fastoci/"];
 /// The label of a layer whose data is in a layer of another image.
-const TURBO_LABEL: &str = "containerd.io/snapshot/headstart.turbo";
+pub(crate) const TURBO_LABEL: &str = "containerd.io/snapshot/headstart.turbo";
 /// The label with the chain id of the layer that a snapshot was prepared for.
 const TARGET_LABEL: &str = crate::remote::TARGET_LABEL;
 

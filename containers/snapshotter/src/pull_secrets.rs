@@ -28,8 +28,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const PULL_TIME: Duration = Duration::from_secs(3600);
 /// Repositories whose credentials are kept at most. Those that end first go first.
 const REPOSITORIES_MOST: usize = 1000;
-/// Bytes of a user, a password or a token at most.
-const WORD_MOST: usize = 64 << 10;
+/// Bytes of a user, a password or a token at most, as JSON: tokens of clouds have some 3 KiB.
+const WORD_MOST: usize = 8 << 10;
 
 /// Credentials that came with a pull.
 #[derive(Clone, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl OfferedSecret {
     fn is_of_usual_size(&self) -> bool {
         [&self.repository, &self.username, &self.password, &self.identity_token]
             .iter()
-            .all(|word| word.len() <= WORD_MOST)
+            .all(|word| word.len() <= WORD_MOST && !word.contains(char::is_control))
     }
 }
 

@@ -25,8 +25,8 @@ mod own_labels;
 pub use blocks::{ApplyTarget, NewLayerFile};
 pub use opening::SnapshotterReport;
 
-use self::disks::{LAYER_LABEL, check_new_limit, without_layer};
-use self::own_labels::updated;
+use self::disks::{LAYER_LABEL, check_new_limit};
+use self::own_labels::{updated, without_ours};
 use crate::fault::{FaultKind, FaultResult, SnapshotFault};
 use crate::filter::SnapshotFilter;
 use crate::journal::SnapshotJournal;
@@ -192,7 +192,7 @@ impl Snapshotter {
         parent: &str,
         labels: SnapshotLabels,
     ) -> FaultResult<Vec<SnapshotMount>> {
-        let mut labels = without_layer(labels);
+        let mut labels = without_ours(labels);
         if let Some(target) = labels.get(TARGET_LABEL).cloned() {
             match self.find_remote(&target, parent, &labels) {
                 Ok(true) => return Err(SnapshotFault::exists(&target)),
@@ -213,7 +213,7 @@ impl Snapshotter {
     /// # Errors
     /// The errors of [`SnapshotTable::create`].
     pub fn view(&self, key: &str, parent: &str, labels: SnapshotLabels) -> FaultResult<Vec<SnapshotMount>> {
-        self.create(WantedTree::View, key, parent, without_layer(labels))
+        self.create(WantedTree::View, key, parent, without_ours(labels))
     }
 
     /// Commits an active snapshot under a name.
@@ -228,7 +228,7 @@ impl Snapshotter {
         if record.id != id {
             return Err(SnapshotFault::missing(key));
         }
-        let mut labels = without_layer(labels);
+        let mut labels = without_ours(labels);
         // Other labels are not inherited; this one says why the layer takes space.
         if let Some(reason) = record.labels.get(FALLBACK_LABEL) {
             labels.insert(FALLBACK_LABEL.to_owned(), reason.clone());

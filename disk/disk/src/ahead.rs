@@ -15,7 +15,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The most bytes that wait for reads.
-const WAITING_MAX: usize = 48 << 20;
+const WAITING_MAX: usize = 16 << 20;
+/// The most reads that are remembered: what later ones read may be decoded in vain.
+const READS_MAX: usize = 1 << 16;
 /// The bytes that are decoded at once: a read of them does not wait long for the lock.
 const PART: u64 = 128 << 10;
 
@@ -149,8 +151,10 @@ impl State {
     /// Fills `buf` with what is decoded, and returns the ranges that are not.
     fn take(&mut self, buf: &mut [u8], offset: u64) -> Vec<ByteRange> {
         let end = offset.saturating_add(buf.len() as u64);
-        let ended = self.reads.entry(offset).or_default();
-        *ended = end.max(*ended);
+        if self.reads.len() < READS_MAX {
+            let ended = self.reads.entry(offset).or_default();
+            *ended = end.max(*ended);
+        }
         let first = self.parts.range(..=offset).next_back().map_or(offset, |(at, _)| *at);
         let (mut absent, mut read, mut at) = (Vec::new(), Vec::new(), offset);
         for (start, part) in self.parts.range_mut(first..end) {

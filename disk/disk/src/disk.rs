@@ -158,6 +158,9 @@ impl Disk {
         let whole = ByteRange::between(0, base.size());
         let (read, mut done) = (|buf: &mut [u8], offset| base.read_at(buf, offset), 0);
         for range in ranges {
+            if Instant::now() >= until {
+                break;
+            }
             let mut rest = range.intersect(whole);
             done += rest.len();
             while let left @ 1.. = self.ahead.decode(rest, &read) {

@@ -87,12 +87,6 @@ pub(super) fn check_new_limit(record: &SnapshotRecord, labels: &SnapshotLabels) 
     if is_new { limit_in(labels).map(drop) } else { Ok(()) }
 }
 
-/// A caller's labels, without the one that only the snapshotter gives: tools believe the file that it names.
-pub(super) fn without_layer(mut labels: SnapshotLabels) -> SnapshotLabels {
-    labels.remove(LAYER_LABEL);
-    labels
-}
-
 impl Snapshotter {
     /// The tree that an active snapshot is to be. A label is added if it is not the one that the settings ask for.
     pub(super) fn wanted(
@@ -352,7 +346,10 @@ impl Snapshotter {
         let names = std::fs::read_dir(&upper).map_err(failed)?.take(2);
         let names: Vec<_> = names.collect::<std::io::Result<_>>().map_err(failed)?;
         let is_commit = matches!(&*names, [only] if only.file_name() == COMMIT_FILE);
-        if !is_commit && !upper.join(TURBO_MARK).exists() {
+        // A link of the layer would lead to a file of the host.
+        let has_turbo_mark =
+            std::fs::symlink_metadata(upper.join(TURBO_MARK)).is_ok_and(|file| file.is_file());
+        if !is_commit && !has_turbo_mark {
             return Ok(());
         }
         let text = format!(

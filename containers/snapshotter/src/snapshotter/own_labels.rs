@@ -1,7 +1,7 @@
 //! Labels that the snapshotter gives or relies on, and that callers do not change.
 
 use super::disks::{LAYER_LABEL, QUOTA_LABEL};
-use crate::layer_form::BLOB_DIGEST;
+use crate::layer_form::{BLOB_DIGEST, TURBO_LABEL};
 use crate::record::{SnapshotContent, SnapshotLabels, SnapshotRecord, SnapshotState};
 use crate::remote::{FALLBACK_LABEL, IMAGE_LABELS, TARGET_LABEL};
 use crate::snapshotter::Snapshotter;
@@ -15,6 +15,15 @@ const OF_REMOTE: [&str; 2] = [BLOB_DIGEST, TARGET_LABEL];
 const REASON_MOST: usize = 1024;
 /// The image in a log line, if containerd has not named it.
 const NO_NAME: &str = "an image without a name";
+
+/// A caller's labels, without those that only the snapshotter gives: tools believe the file that one of them names, and
+/// containerd hands on the annotations of an image's layers as labels.
+pub(super) fn without_ours(mut labels: SnapshotLabels) -> SnapshotLabels {
+    for name in GIVEN.iter().chain([&TURBO_LABEL]) {
+        labels.remove(*name);
+    }
+    labels
+}
 
 /// The labels for an update of a snapshot: those that a caller gives, and our own as they are.
 pub(super) fn updated(record: &SnapshotRecord, mut given: SnapshotLabels) -> SnapshotLabels {
