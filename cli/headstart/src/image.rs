@@ -43,7 +43,10 @@ pub(crate) enum Command {
                             headstart image import vm1-snapshot.qcow2 file:///srv/images:vm1 --allow-dir /var/lib/vm1")]
     Import(Import),
     /// Make a disk image of a container's image
-    #[command(after_help = convert::EXAMPLES)]
+    #[command(
+        after_help = convert::EXAMPLES,
+        override_usage = "headstart image convert [OPTIONS] <SOURCE> <TARGET|--referrer|--index>"
+    )]
     Convert(convert::Convert),
     /// Make a disk of each layer of a container's image, for containerd's EROFS snapshotter
     #[command(after_help = layers::EXAMPLES)]

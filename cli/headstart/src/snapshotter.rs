@@ -34,7 +34,7 @@ use headstart_snapshotter::remote::TREES_DIRECTORY;
 use headstart_snapshotter::server::{ServedInterfaces, serve};
 use headstart_snapshotter::service::SnapshotService;
 use headstart_snapshotter::{DiskAccess, SnapshotTime, Snapshotter, SnapshotterReport, SnapshotterSettings};
-use headstart_store::StorePrefix;
+use headstart_store::{StorePrefix, StoreSettings};
 use serde::Serialize;
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -191,16 +191,18 @@ impl SnapshotterArgs {
         })
     }
 
+    /// The credentials of pulls, in the file that the stores use.
+    fn secrets(&self, root: &Path, stores: &mut StoreSettings) -> Arc<PullSecrets> {
+        let path = stores.pull_credentials.get_or_insert_with(|| root.join(PULL_SECRETS)).clone();
+        Arc::new(PullSecrets::new(path, self.offline_limit))
+    }
+
     fn run_on(&self, runtime: &Runtime, terminal: &Terminal, json: bool) -> Result<()> {
         self.attach_by.check()?;
         let root = self.root.clone().unwrap_or_else(|| state_dir().join("snapshotter"));
         let socket = self.socket.clone().unwrap_or_else(|| run_dir().join(SOCKET));
         let (mut words, mut stores) = (self.store.words(), self.store.settings_to_serve()?);
-        let secrets = self.image_service.then(|| {
-            let kept = || root.join(PULL_SECRETS);
-            let path = stores.pull_credentials.get_or_insert_with(kept).clone();
-            PullSecrets::new(path, self.offline_limit)
-        });
+        let secrets = self.image_service.then(|| self.secrets(&root, &mut stores));
         if let Some(secrets) = &secrets {
             words.push(format!("--pull-credentials={}", secrets.path().display()));
         }
@@ -225,7 +227,11 @@ impl SnapshotterArgs {
         let programs =
             ContainerdPrograms { socket: self.containerd.clone(), runtime: runtime.handle().clone() };
         let wish = self.writable.access().map_or(SiblingWish::Newest, |_| SiblingWish::Writable);
-        let trees = trees.with_blank(blank).with_programs(Arc::new(programs)).with_wish(wish);
+        let trees = trees
+            .with_blank(blank)
+            .with_programs(Arc::new(programs))
+            .with_wish(wish)
+            .with_pulls(secrets.clone());
         let settings = SnapshotterSettings {
             mount_options: self.mount_option.clone(),
             own_disks: self.writable.access(),

@@ -47,12 +47,12 @@ impl ImageProxy {
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Invalid`] if the path is no socket's.
-    pub fn new(socket: &Path, secrets: PullSecrets) -> Result<Self> {
+    pub fn new(socket: &Path, secrets: Arc<PullSecrets>) -> Result<Self> {
         let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display()));
         let endpoint = endpoint.map_err(|error| {
             Error::invalid("is no path of a socket").about(socket.display()).caused_by(error)
         })?;
-        Ok(Self { containerd: endpoint.connect_lazy(), socket: socket.into(), secrets: Arc::new(secrets) })
+        Ok(Self { containerd: endpoint.connect_lazy(), socket: socket.into(), secrets })
     }
 
     /// `true` if a call is one of this interface.
@@ -226,7 +226,8 @@ mod tests {
     async fn a_containerd_that_is_away_is_named() {
         let dir = tempfile::tempdir().unwrap();
         let (socket, secrets) = (dir.path().join("none.sock"), dir.path().join("secrets"));
-        let proxy = ImageProxy::new(&socket, PullSecrets::new(secrets, std::time::Duration::ZERO)).unwrap();
+        let proxy =
+            ImageProxy::new(&socket, Arc::new(PullSecrets::new(secrets, std::time::Duration::ZERO))).unwrap();
         let status = proxy.pull(Request::new(Bytes::new())).await.unwrap_err();
         let text = status.message();
         assert_eq!(status.code(), tonic::Code::Unavailable);

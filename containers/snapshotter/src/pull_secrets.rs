@@ -119,6 +119,12 @@ impl PullSecrets {
         &self.path
     }
 
+    /// `true` while a pull from a repository, as `HOST/REPOSITORY`, goes on whose credentials are known.
+    #[must_use]
+    pub fn is_pulling(&self, repository: &str) -> bool {
+        self.pulls.lock().running.values().any(|(running, _)| running == repository)
+    }
+
     /// Uses credentials for the time of a pull. `None` if they cannot be used, which is logged.
     pub(crate) fn offer(self: &Arc<Self>, offered: OfferedSecret) -> Option<PullWith> {
         if !offered.is_of_usual_size() {

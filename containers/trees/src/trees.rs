@@ -47,6 +47,7 @@ use crate::tree_name::TreeName;
 use headstart_block::{Digest, Error, ErrorKind, Result, private};
 use headstart_export::loop_mount::{is_mounted, is_served, mount_disk, unmount_disk};
 use headstart_snapshotter::container_service::ContainerId;
+use headstart_snapshotter::pull_secrets::PullSecrets;
 use headstart_snapshotter::record::{DiskAccess, RemoteLayer, SnapshotLabels, SnapshotUsage};
 use headstart_snapshotter::remote::{
     DiskClosing, LayerHold, LayeredDisk, ListedBlob, OwnDisk, PackedLayer, RemoteAnswer, RemoteLayerSource,
@@ -93,6 +94,8 @@ pub struct ImageTrees {
     blank: Option<BlankDisk>,
     /// The sibling that is taken of several.
     wish: SiblingWish,
+    /// The pulls whose credentials are used; `None`: the stores' settings are all.
+    pulls: Option<Arc<PullSecrets>>,
     /// The answers of registries.
     answers: Mutex<HashMap<Question, KnownAnswer>>,
     /// The numbers of pulls that have found a tree and not recorded a snapshot of it yet; by id.
@@ -122,7 +125,7 @@ impl ImageTrees {
         private::make_directory(root).map_err(failed)?;
         let root = fs::canonicalize(root).map_err(failed)?;
         let (answers, held, locks) = (Mutex::default(), Arc::default(), TreeLocks::default());
-        let (blank, programs, complaint) = (None, None, Once::new());
+        let (blank, programs, pulls, complaint) = (None, None, None, Once::new());
         Ok(Self {
             root,
             stores,
@@ -133,6 +136,7 @@ impl ImageTrees {
             programs,
             blank,
             wish: SiblingWish::default(),
+            pulls,
             answers,
             held,
             locks,
@@ -150,6 +154,25 @@ impl ImageTrees {
     #[must_use]
     pub fn with_wish(self, wish: SiblingWish) -> Self {
         Self { wish, ..self }
+    }
+
+    /// Asks registries with the credentials of these pulls, and only while such a pull goes on. The maker of an image can
+    /// name any other image in its annotations, which clients hand on as labels, and would get its files with what an
+    /// earlier pull was let in by.
+    #[must_use]
+    pub fn with_pulls(self, pulls: Option<Arc<PullSecrets>>) -> Self {
+        Self { pulls, ..self }
+    }
+
+    /// The settings for asking the registry at `location` about an image that is pulled.
+    fn stores_for(&self, location: &Location) -> StoreSettings {
+        let mut stores = self.stores.clone();
+        if let (Some(pulls), Location::Registry { host, repository }) = (&self.pulls, location)
+            && !pulls.is_pulling(&format!("{host}/{repository}"))
+        {
+            stores.pull_credentials = None;
+        }
+        stores
     }
 
     /// Tells the disks which containers start on them.
@@ -211,7 +234,7 @@ impl ImageTrees {
     /// [`ErrorKind::Unavailable`] if that takes too long, unless the image is a disk itself; errors of the registry.
     fn search(&self, wanted: &WantedLayer, trust: WriterTrust) -> Result<Option<ConvertedImage>> {
         let (sender, stop) = Stop::new();
-        let stores = StoreSettings { stop: Some(stop.clone()), ..self.stores.clone() };
+        let stores = StoreSettings { stop: Some(stop.clone()), ..self.stores_for(&wanted.location) };
         let (time, is_disk) = (self.search_timeout, wanted.is_disk);
         let timer = self.runtime.spawn(async move {
             if is_disk {

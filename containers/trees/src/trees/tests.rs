@@ -307,3 +307,16 @@ fn a_disk_is_known_to_be_read_only_by_a_note_beside_the_tree_of_its_image() {
 fn sorted(names: &[&String]) -> Vec<String> {
     names.iter().map(|name| (*name).clone()).collect::<BTreeSet<_>>().into_iter().collect()
 }
+
+#[test]
+fn credentials_of_pulls_are_shown_to_no_registry_that_nothing_is_pulled_from() {
+    let (scene, dir) = (Scene::new(), TempDir::new().unwrap());
+    let file = dir.path().join("pull-credentials");
+    let pulls = Arc::new(PullSecrets::new(&file, Duration::from_secs(60)));
+    let stores = StoreSettings { pull_credentials: Some(file.clone()), ..StoreSettings::default() };
+    let location: Location = "oci://reg.lan/apps/web".parse().unwrap();
+    let trees = ImageTrees { stores, ..scene.trees };
+    assert_eq!(trees.stores_for(&location).pull_credentials, Some(file));
+    let trees = trees.with_pulls(Some(pulls));
+    assert_eq!(trees.stores_for(&location).pull_credentials, None);
+}
