@@ -156,9 +156,9 @@ impl ImageTrees {
         Self { wish, ..self }
     }
 
-    /// Asks registries with the credentials of these pulls, and only while such a pull goes on. The maker of an image can
-    /// name any other image in its annotations, which clients hand on as labels, and would get its files with what an
-    /// earlier pull was let in by.
+    /// Asks registries with the credentials of these pulls, and only while such a pull goes on. The maker of an image
+    /// can name any other image in its annotations, which clients hand on as labels, and would get its files with the
+    /// credentials of an earlier pull.
     #[must_use]
     pub fn with_pulls(self, pulls: Option<Arc<PullSecrets>>) -> Self {
         Self { pulls, ..self }

@@ -27,7 +27,7 @@ pub(crate) struct Ahead {
     /// `false` as long as reads need not look here.
     is_on: AtomicBool,
     state: Mutex<State>,
-    /// What was decoded by wrong indices is no content of the disk.
+    /// The trust in the indices: bytes that wrong ones decoded are no content of the disk.
     health: Arc<Health>,
 }
 
