@@ -6,7 +6,7 @@
 //!
 //! Credentials that are offered count for the pull alone, beside the ones that were accepted. Those with which
 //! containerd has pulled the image are accepted: the registry has taken them for that repository, and they are kept for
-//! a time. Each pull begins that time anew. A pull that fails, or whose process is killed, leaves what was accepted as
+//! a time. Each pull begins that time again. A pull that fails, or whose process is killed, leaves what was accepted as
 //! it was.
 //!
 //! A repository has one user's credentials at a time. If two users pull from one repository, such as two namespaces of

@@ -1,5 +1,5 @@
 //! The kind of the file system of a tree, noted when it was mounted: disks of containers over one that can only be read
-//! are refused before anything is attached, also when the host was started anew.
+//! are refused before anything is attached, also after the host was started again.
 
 use headstart_block::{Error, Result};
 use rustix::fs::statfs;

@@ -108,7 +108,7 @@ pub(crate) fn open(disks: &dyn TreeDisks, below: &TreeName, own: &OwnDisk) -> Re
         DiskAccess::Device => check_writable_ext4(&disk).and_then(|()| make_device(&disk)),
     };
     opened.inspect_err(|_| {
-        // The next call does all of it anew. A mount without its limit must not be found then, and one without its disk
+        // The next call repeats all of it. A mount without its limit must not be found then, and one without its disk
         // would fail its users.
         let undone = unmount_disk(&files).and_then(|_| match attached.outcome {
             AttachOutcome::New => disks.detach(&name),

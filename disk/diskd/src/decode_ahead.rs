@@ -1,7 +1,7 @@
 //! The first container of an image on a disk that the kernel has nothing of: what an earlier start with the same
 //! entrypoint read is decoded before it is read.
 //!
-//! The first start after the image was attached anew has all bytes on this host, and waits for decoding. A runtime
+//! The first start after the image was attached again has all bytes on this host, and waits for decoding. A runtime
 //! takes longer to prepare a container than another processor takes to decode what the start reads. The traces of this
 //! host have its reads: an earlier start of it fetched the bytes.
 

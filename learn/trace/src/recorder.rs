@@ -117,7 +117,7 @@ impl Recorder {
 
     /// Notes that an earlier process has served the clients of this disk until now, which go on reading. What they
     /// have read is in their memory, so a recording of this process would lack it: nothing is recorded until a machine
-    /// boots anew, and no start of a container.
+    /// boots again, and no start of a container.
     pub fn took_over(&self) {
         self.taken_over.store(self.clock.go_on(), Ordering::Relaxed);
     }

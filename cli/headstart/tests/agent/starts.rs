@@ -40,6 +40,15 @@ pub(crate) fn forget(host: &Host<'_>) {
     wait_until("the image's disk is gone", TIMEOUT, || host.agent.disks().is_empty());
 }
 
+/// A host with a converted image, whose disks log what they know of starts.
+fn with_converted_image(scene: &Scene) -> Option<Host<'_>> {
+    let mut host = Host::start(scene)?;
+    host.convert("--referrer");
+    host.agent.kill();
+    host.agent.again_with_log("info");
+    Some(host)
+}
+
 /// The log of the disk's process.
 pub(crate) fn log(host: &Host<'_>, scene: &Scene) -> String {
     let name = host.agent.disks()[0]["name"].as_str().unwrap().to_owned();
@@ -53,10 +62,7 @@ fn a_start_on_a_disk_whose_process_was_killed_is_not_recorded() {
         return;
     }
     let scene = Scene::new();
-    let Some(mut host) = Host::start(&scene) else { return };
-    host.convert("--referrer");
-    host.agent.kill();
-    host.agent.again_with_log("info");
+    let Some(host) = with_converted_image(&scene) else { return };
     let image = host.image.clone();
     host.pull(&image);
     let disk = &host.agent.disks()[0];
@@ -78,10 +84,7 @@ fn a_start_on_a_disk_whose_process_was_killed_is_not_recorded() {
 #[test]
 fn what_a_start_read_is_decoded_ahead_of_the_next_first_start() {
     let scene = Scene::new();
-    let Some(mut host) = Host::start(&scene) else { return };
-    host.convert("--referrer");
-    host.agent.kill();
-    host.agent.again_with_log("info");
+    let Some(host) = with_converted_image(&scene) else { return };
     let image = host.image.clone();
     let is_ahead = "what the start reads was decoded before";
     for (container, expects) in [("first", 0), ("second", 1)] {
@@ -105,10 +108,7 @@ fn what_a_start_read_is_decoded_ahead_of_the_next_first_start() {
 #[test]
 fn starts_are_learned_from_by_program_and_followed_by_plan() {
     let scene = Scene::new();
-    let Some(mut host) = Host::start(&scene) else { return };
-    host.convert("--referrer");
-    host.agent.kill();
-    host.agent.again_with_log("info");
+    let Some(mut host) = with_converted_image(&scene) else { return };
     let image = host.image.clone();
 
     // A program that is started again, and then another one, whose start is not recorded.

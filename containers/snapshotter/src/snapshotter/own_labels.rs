@@ -8,7 +8,7 @@ use crate::snapshotter::Snapshotter;
 use headstart_block::ComplaintLevel;
 
 /// Labels that only the snapshotter gives.
-const GIVEN: [&str; 3] = [LAYER_LABEL, QUOTA_LABEL, FALLBACK_LABEL];
+const GIVEN: [&str; 4] = [LAYER_LABEL, QUOTA_LABEL, FALLBACK_LABEL, TURBO_LABEL];
 /// Labels of remote layers by which it is known whether containerd's manifest lists them as disks.
 const OF_REMOTE: [&str; 2] = [BLOB_DIGEST, TARGET_LABEL];
 /// Bytes of a label's value at most: containerd allows 4096 for both parts of a label.
@@ -19,8 +19,8 @@ const NO_NAME: &str = "an image without a name";
 /// A caller's labels, without those that only the snapshotter gives: tools believe the file that one of them names, and
 /// containerd hands on the annotations of an image's layers as labels.
 pub(super) fn without_ours(mut labels: SnapshotLabels) -> SnapshotLabels {
-    for name in GIVEN.iter().chain([&TURBO_LABEL]) {
-        labels.remove(*name);
+    for name in GIVEN {
+        labels.remove(name);
     }
     labels
 }

@@ -33,6 +33,12 @@ impl TreeDisks for CountedDisks {
     }
 }
 
+/// Trees of these disks, which ask registries for at most `search_timeout`.
+fn trees_in(root: &Path, disks: CountedDisks, search_timeout: Duration, runtime: &Runtime) -> ImageTrees {
+    let (stores, handle) = (StoreSettings::default(), runtime.handle().clone());
+    ImageTrees::new(root, stores, Vec::new(), search_timeout, handle, Box::new(disks)).unwrap()
+}
+
 /// Trees in a directory, with a disk and the places of one.
 struct Scene {
     disks: CountedDisks,
@@ -45,15 +51,8 @@ impl Scene {
     fn new() -> Self {
         let (root, disks) = (TempDir::new().unwrap(), CountedDisks::default());
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let trees = ImageTrees::new(
-            root.path(),
-            StoreSettings::default(),
-            Vec::new(),
-            Duration::from_secs(3),
-            runtime.handle().clone(),
-            Box::new(disks.clone()),
-        );
-        Self { disks, trees: trees.unwrap(), root, _runtime: runtime }
+        let trees = trees_in(root.path(), disks.clone(), Duration::from_secs(3), &runtime);
+        Self { disks, trees, root, _runtime: runtime }
     }
 
     /// Makes the places of a tree and attaches its disk.
@@ -191,15 +190,7 @@ fn a_registry_that_does_not_answer_is_asked_once_and_for_a_bounded_time() {
     let (root, timeout) = (TempDir::new().unwrap(), Duration::from_millis(300));
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let runtime = Runtime::new().unwrap();
-    let trees = ImageTrees::new(
-        root.path(),
-        StoreSettings::default(),
-        Vec::new(),
-        timeout,
-        runtime.handle().clone(),
-        Box::new(CountedDisks::default()),
-    );
-    let trees = trees.unwrap();
+    let trees = trees_in(root.path(), CountedDisks::default(), timeout, &runtime);
     let image = format!("{}/app:1", silent.local_addr().unwrap());
     let layer = |number: u8| {
         let chain = Digest::of(&[number]).to_string();
@@ -243,15 +234,7 @@ fn many_pulls_from_a_registry_that_does_not_answer_end_in_time_and_leave_nothing
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let host = silent.local_addr().unwrap();
     let runtime = Runtime::new().unwrap();
-    let trees = ImageTrees::new(
-        root.path(),
-        StoreSettings::default(),
-        Vec::new(),
-        timeout,
-        runtime.handle().clone(),
-        Box::new(CountedDisks::default()),
-    );
-    let trees = &trees.unwrap();
+    let trees = &trees_in(root.path(), CountedDisks::default(), timeout, &runtime);
     // Takes connections, and sees when they end.
     let (ended, ends) = std::sync::mpsc::channel();
     std::thread::spawn(move || {

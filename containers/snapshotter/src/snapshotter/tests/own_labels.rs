@@ -1,7 +1,7 @@
 //! Labels that callers do not change, and those that say why a layer was unpacked.
 
 use super::*;
-use crate::layer_form::LowerLayer;
+use crate::layer_form::{LowerLayer, TURBO_LABEL};
 use crate::remote::IMAGE_LABELS;
 
 #[test]
@@ -9,7 +9,12 @@ fn an_update_of_all_labels_leaves_a_layer_what_it_is() {
     let dir = TempDir::new().unwrap();
     let (snapshotter, disk) = blocks::with_known_disk(dir.path());
     let mine = SnapshotLabels::from([("mine".to_owned(), "1".to_owned())]);
-    let forged = [(BLOB_DIGEST, "sha256:00"), (TARGET_LABEL, "another"), (FALLBACK_LABEL, "a lie")];
+    let forged = [
+        (BLOB_DIGEST, "sha256:00"),
+        (TARGET_LABEL, "another"),
+        (FALLBACK_LABEL, "a lie"),
+        (TURBO_LABEL, "yes"),
+    ];
     let forged = forged.map(|(name, value)| (name.to_owned(), value.to_owned()));
     let forged: SnapshotLabels = forged.into_iter().chain(mine.clone()).collect();
     let before = snapshotter.stat(&disk).unwrap().labels;
