@@ -21,6 +21,7 @@
 //! one file are ordered. The steps are in `presence`, whose tests try every order of them that the memory model allows.
 
 use crate::blob_files::Files;
+use crate::bypass_log::BypassReason;
 use crate::check_state::CheckState;
 use crate::claim_table::{ClaimTable, missing_of_run};
 use crate::durable;
@@ -210,8 +211,8 @@ impl CachedBlob {
     /// the cache has room for.
     pub fn bypass_for_now(&self) {
         let cause = "bytes are evicted before they are read: more is read at once than it has room for";
-        self.storage
-            .bypass_began(&Error::new(ErrorKind::NoSpace, cause).remedy("give it a larger size limit"));
+        let error = Error::new(ErrorKind::NoSpace, cause).remedy("give it a larger size limit");
+        self.storage.bypass_began(BypassReason::ReadTooLarge, &error);
     }
 
     /// Removes the units that touch `range` from the cache: they are not local from now on. The part of `range` past
@@ -433,7 +434,7 @@ impl CachedBlob {
     #[cold]
     fn files_failed(&self, error: &Error) {
         if takes_nothing(error) {
-            return self.storage.bypass_began(error);
+            return self.storage.bypass_began(BypassReason::Refused, error);
         }
         self.no_files_until.store(self.storage.retry_at(), Ordering::Relaxed);
         if self.storage.logged_broken.lock().insert(self.spec.digest) {

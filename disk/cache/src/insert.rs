@@ -2,6 +2,7 @@
 
 use crate::blob::CachedBlob;
 use crate::blob_files::Files;
+use crate::bypass_log::BypassReason;
 use crate::policy;
 use crate::presence;
 use crate::room::Room;
@@ -44,7 +45,8 @@ impl CachedBlob {
         let units = self.layout.units_of(range.offset(), range.end());
         let stored = self.files_or_bypass().is_some_and(|files| {
             let stored = self.store(files, &units, bytes);
-            stored.inspect_err(|error| self.storage.bypass_began(error)).unwrap_or(false)
+            let refused = |error: &_| self.storage.bypass_began(BypassReason::Refused, error);
+            stored.inspect_err(refused).unwrap_or(false)
         });
         if !stored {
             self.keep_in_memory(&units, bytes);

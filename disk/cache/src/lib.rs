@@ -77,6 +77,7 @@
 
 mod blob;
 mod blob_files;
+mod bypass_log;
 mod cache;
 mod check_state;
 mod claim;

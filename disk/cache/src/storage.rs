@@ -3,6 +3,7 @@
 //! This module knows how much is stored and whether the disk takes writes, but no blobs: `cache` has those that are in
 //! use, `evict` chooses among the files, `room` decides if more bytes fit.
 
+use crate::bypass_log::{BypassLog, BypassReason};
 use crate::counts::Counts;
 use crate::files::{self, Directory};
 use crate::overlay::Overlay;
@@ -24,9 +25,6 @@ const SLACK: u64 = 16;
 
 /// The time for which a disk that takes nothing is left alone, in milliseconds.
 const RETRY_AFTER_MS: u64 = 1000;
-
-/// The time for which the warning about a disk that takes nothing is not repeated, in milliseconds.
-const QUIET_MS: u64 = 60_000;
 
 /// The settings with which a process opens a cache.
 #[derive(Clone, Debug)]
@@ -71,8 +69,8 @@ pub(crate) struct Storage {
     keeps_nothing: bool,
     /// The time at which to try the disk again, in milliseconds since `opened`; 0: the disk takes writes.
     bypassing_until: AtomicU64,
-    /// The time until which the warning about the disk is not repeated, in milliseconds since `opened`.
-    quiet_until: AtomicU64,
+    /// The warnings about a disk that takes nothing.
+    bypass_log: Mutex<BypassLog>,
     /// The bytes for which threads of this process have found room, and which they are about to write.
     pub(crate) reserved: AtomicU64,
     /// The time since which no insert found room beside an evictor, in milliseconds since `opened`; 0: inserts find
@@ -142,7 +140,7 @@ impl Storage {
             logged_wrong: Mutex::default(),
             keeps_nothing,
             bypassing_until: AtomicU64::new(0),
-            quiet_until: AtomicU64::new(0),
+            bypass_log: Mutex::default(),
             reserved: AtomicU64::new(0),
             crowded_since: AtomicU64::new(0),
             opened: Instant::now(),
@@ -203,28 +201,22 @@ impl Storage {
         if self.bypassing_until.load(Ordering::Relaxed) > 0
             && self.bypassing_until.swap(0, Ordering::Relaxed) > 0
         {
+            self.bypass_log.lock().ended();
             tracing::info!(directory = %self.dir().display(), "the cache can be written again");
         }
     }
 
-    /// Notes that the disk refused a write. Logged once until it takes one again, and not each time if it takes and
-    /// refuses by turns.
-    pub(crate) fn bypass_began(&self, error: &Error) {
+    /// Leaves the disk alone for a while, and logs why if that is news.
+    pub(crate) fn bypass_began(&self, reason: BypassReason, error: &Error) {
         if self.is_bypassing() {
             return;
         }
-        if self.bypassing_until.swap(self.retry_at(), Ordering::Relaxed) == 0 && self.is_news(self.now_ms()) {
+        self.bypassing_until.store(self.retry_at(), Ordering::Relaxed);
+        if self.bypass_log.lock().began(reason, self.now_ms()) {
             tracing::warn!(
                 directory = %self.dir().display(), %error,
                 "the cache cannot be written; disks go on without it, what they read is fetched again"
             );
         }
-    }
-
-    /// `true` if the warning about a disk that takes nothing is due: a disk that is nearly full takes small writes and
-    /// refuses large ones.
-    pub(crate) fn is_news(&self, now_ms: u64) -> bool {
-        let next = |until| (now_ms >= until).then_some(now_ms.saturating_add(QUIET_MS));
-        self.quiet_until.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok()
     }
 }

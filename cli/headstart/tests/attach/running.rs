@@ -7,6 +7,7 @@ use crate::scene::{CommandRun, Scene};
 use crate::tools::installed;
 use headstart_testkit::faults::{Fault, FaultRule};
 use headstart_testkit::files::cached_bytes;
+use headstart_testkit::wait::wait_for_value;
 use rustix::fs::{FlockOperation, fcntl_lock};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -375,11 +376,11 @@ fn the_cache_keeps_to_its_size_beside_an_evictor_that_does_not_end() {
     assert!(metrics.sum("headstart_cache_bypassed_bytes_total", &[]) > 0.0, "{}", metrics.text);
     assert_eq!(metrics.sum("headstart_cache_evicted_bytes_total", &[]), 0.0);
     let is_it = |line: &&str| line.contains("another thread or process that evicts from it does not end");
-    attached.wait_for("warning", |_| {
+    let read = || {
         tool(&scene, "nbdcopy", &[&attached.uri(), "out.raw"]);
-        attached.output().lines().any(|line| is_it(&line))
-    });
-    let said = attached.output();
+        attached.output()
+    };
+    let said = wait_for_value("warning", TIMEOUT, read, |said| said.lines().any(|line| is_it(&line)));
     let line = said.lines().find(is_it).unwrap();
     let names = line.matches(scene.path("cache").to_str().unwrap()).count();
     assert!(names == 1 && line.contains("end the program that evicts"), "{line}");
