@@ -4,7 +4,7 @@ mod golden;
 mod stacks;
 pub(crate) mod support;
 
-use headstart_turbo::FileSystemKind;
+use headstart_block::FileSystemKind;
 
 /// All file systems, each of which passes all tests.
 pub(crate) const KINDS: [FileSystemKind; 2] = [FileSystemKind::Ext4, FileSystemKind::Erofs];

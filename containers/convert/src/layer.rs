@@ -20,7 +20,7 @@ use crate::layer_stream::{LayerStream, peek};
 use crate::options::{ConvertMode, ConvertOptions};
 use crate::tar_conversion::{LayerPlace, TarConversion, WrittenFileSystem, WrittenTree};
 use crate::turbo_layer::stage_package;
-use headstart_block::{Digest, Error, ErrorKind, Result};
+use headstart_block::{Digest, Error, ErrorKind, FileSystemKind, Result};
 use headstart_container_source::{LayerCompression, layer_media_type};
 use headstart_file_blocks::BlockSink;
 use headstart_image::manifest::{ImageLayer, LayerOrigin};
@@ -29,7 +29,6 @@ use headstart_image::progress::Progress;
 use headstart_image::store::Staging;
 use headstart_image::turbo::NewTarget;
 use headstart_lsmt::{LayerSummary, LayerWriter};
-use headstart_turbo::FileSystemKind;
 use std::io::Read;
 
 /// The bytes of a container's layer, and what its image says of them.
@@ -117,7 +116,7 @@ fn convert(
     let WrittenTree { entries, file_system, tar_bytes } = tree;
     let layer = match options.file_system {
         FileSystemKind::Ext4 => layer.with_origin(&origin),
-        FileSystemKind::Erofs => layer.with_origin(&origin).with_file_system("erofs"),
+        FileSystemKind::Erofs => layer.with_origin(&origin).with_file_system(FileSystemKind::Erofs),
     };
     Ok(ConvertedLayer { layer, entries, tar_bytes, file_system, summary })
 }

@@ -61,7 +61,7 @@ pub use content::EntryContent;
 pub use erofs_tree::ErofsTree;
 pub use ext4_tree::Ext4Tree;
 pub use file_tree::{FileTree, LayerContent, NewNode, NodeAttributes, NodeKind, NodeStatus, NodeXattr};
-pub use headstart_turbo::FileSystemKind;
+pub use headstart_block::FileSystemKind;
 pub use image::{LayerOutcome, StagedConversion, stage_image};
 pub use known_layers::{KnownLayers, NoKnownLayers, StoredLayers};
 pub use layer::{ConvertedLayer, LayerInput, convert_layer};

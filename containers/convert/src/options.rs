@@ -5,10 +5,9 @@
 //! is found without a database. A TurboOCI layer ([`ConvertMode::Turbo`]) also depends on how its source is compressed.
 
 use crate::apply::ApplyLimits;
-use headstart_block::{Digest, Error, Result, exact, saturating};
+use headstart_block::{Digest, Error, FileSystemKind, Result, exact, saturating};
 use headstart_image::new_layer::{Packing, describe};
 use headstart_tar::TarLimits;
-use headstart_turbo::FileSystemKind;
 use std::ops::RangeInclusive;
 use uuid::Uuid;
 
@@ -192,10 +191,11 @@ impl ConvertOptions {
         };
         let alone = if self.alone { ",alone" } else { "" };
         let packing = describe(&self.packing);
-        let (writer, fs) = match self.file_system {
-            FileSystemKind::Ext4 => (WRITER_VERSION, "ext4"),
-            FileSystemKind::Erofs => (EROFS_WRITER_VERSION, "erofs"),
+        let writer = match self.file_system {
+            FileSystemKind::Ext4 => WRITER_VERSION,
+            FileSystemKind::Erofs => EROFS_WRITER_VERSION,
         };
+        let fs = self.file_system.name();
         format!("writer={writer},fs={fs}{mode}{alone},size={},{packing}", self.size)
     }
 

@@ -9,13 +9,12 @@ use crate::file_tree::FileTree;
 use crate::layer_stream::TarStream;
 use crate::options::{ConvertMode, ConvertOptions, EROFS_UUID, FILE_SYSTEM_UUID, HASH_SEED, layer_uuid};
 use crate::parent_disk::ParentDisk;
-use headstart_block::{Digest, Error, ReadAt, Result};
+use headstart_block::{Digest, Error, FileSystemKind, ReadAt, Result};
 use headstart_erofs::{ErofsAttributes, ErofsFileSystem, ErofsSummary, NewErofs};
 use headstart_ext4::{FileSystem, FileSystemSummary, InodeAttributes, InodeTime, NewFileSystem};
 use headstart_file_blocks::BlockSink;
 use headstart_lsmt::LayerMeta;
 use headstart_tar::TarReader;
-use headstart_turbo::FileSystemKind;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

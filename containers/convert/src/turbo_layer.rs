@@ -19,14 +19,14 @@
 use crate::layer_stream::LayerStream;
 use crate::parent_disk::ParentDisk;
 use crate::tar_conversion::{TarConversion, WrittenTree};
-use headstart_block::{ByteRange, Digest, Error, ReadAt, Result};
+use headstart_block::{ByteRange, Digest, Error, FileSystemKind, ReadAt, Result};
 use headstart_file_blocks::{BlockSink, FoundSectors};
 use headstart_image::manifest::ImageLayer;
 use headstart_image::new_layer::Packing;
 use headstart_image::store::Staging;
 use headstart_image::turbo::NewTarget;
 use headstart_lsmt::{LayerSummary, LayerWriter};
-use headstart_turbo::{FileSystemKind, NewPackage, Spool};
+use headstart_turbo::{NewPackage, Spool};
 use headstart_zfile::ZFileWriter;
 use sha2::{Digest as _, Sha256};
 use std::fs::File;

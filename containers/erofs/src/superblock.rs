@@ -15,11 +15,12 @@
 //! | 64 | 16 | name of the volume, by which the writer is known |
 //! | 80 | 4 | features that readers must know |
 
+use headstart_block::file_system::{EROFS_NUMBER, SUPERBLOCK_AT};
 use headstart_block::{Error, Result};
 use headstart_file_blocks::{BLOCK_SIZE, Block};
 
 /// The place of the superblock in block 0.
-pub(crate) const SUPERBLOCK_OFFSET: usize = 1024;
+pub(crate) const SUPERBLOCK_OFFSET: usize = SUPERBLOCK_AT as usize;
 /// Its length.
 pub(crate) const SUPERBLOCK_SIZE: usize = 128;
 /// The number of the root's inode, which follows the superblock.
@@ -27,7 +28,6 @@ pub(crate) const ROOT_NID: u64 = ((SUPERBLOCK_OFFSET + SUPERBLOCK_SIZE) / 32) as
 /// The most bytes of the root's inode: it stays in block 0.
 pub(crate) const ROOT_BYTES: usize = BLOCK_SIZE - SUPERBLOCK_OFFSET - SUPERBLOCK_SIZE;
 
-const MAGIC: u32 = 0xe0f5_e1e2;
 /// The name of volumes that this crate makes. Its last character is the version of their form.
 const VOLUME: [u8; 16] = *b"headstart 1\0\0\0\0\0";
 
@@ -68,7 +68,7 @@ impl Superblock {
     /// the file system, or it has features that are not supported.
     pub(crate) fn decode(block: &Block) -> Result<Self> {
         let raw = &block[SUPERBLOCK_OFFSET..];
-        if u32_at(raw, 0) != MAGIC {
+        if u32_at(raw, 0) != EROFS_NUMBER {
             return Err(Error::corrupt("there is no EROFS file system on it"));
         }
         if u32_at(raw, 4) != checksum(block) {
@@ -104,7 +104,7 @@ impl Superblock {
     pub(crate) fn encode(&self, block: &mut Block) {
         let raw = &mut block[SUPERBLOCK_OFFSET..SUPERBLOCK_OFFSET + SUPERBLOCK_SIZE];
         raw.fill(0);
-        put(raw, 0, &MAGIC.to_le_bytes());
+        put(raw, 0, &EROFS_NUMBER.to_le_bytes());
         put(raw, 8, &COMPATIBLE.to_le_bytes());
         raw[12] = 12;
         put(raw, 14, &ROOT_NID.to_le_bytes()[..2]);

@@ -26,7 +26,7 @@ use crate::tree_disks::{
     AttachOutcome, DISK_NAME, DiskOrder, STARTS_SOCKET, TreeDisks, disk_name, new_disk_name,
 };
 use crate::tree_name::TreeName;
-use headstart_block::{Error, ErrorKind, Result, private};
+use headstart_block::{Error, ErrorKind, Result, private, sync_dir, sync_dir_of};
 use headstart_export::loop_device::{devices_at, make_device, remove_devices, sync_devices};
 use headstart_export::loop_mount::{
     FrozenFiles, check_writable_ext4, is_mounted, is_served, mount_again, mount_writable, mounts_of,
@@ -38,7 +38,6 @@ use headstart_lsmt::writable::WritableDisk;
 use headstart_snapshotter::DiskAccess;
 use headstart_snapshotter::remote::{DiskClosing, OwnDisk, SealedState, WRITTEN_DIRECTORY};
 use headstart_store::Reference;
-use headstart_store::layout::sync_dir;
 use rustix::fs::statvfs;
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -327,7 +326,7 @@ fn write_layer(written: &Path, sealing: &Path, layer: &Path) -> Result<()> {
     let (file, _) = disk.commit(file, meta).map_err(|error| error.about(layer.display()))?;
     file.sync_all().map_err(failed)?;
     fs::rename(&new, layer).map_err(failed)?;
-    sync_dir(layer.parent().unwrap_or(layer)).map_err(failed)
+    sync_dir_of(layer).map_err(failed)
 }
 
 /// Makes the places of a disk that are not there. Its name is durable before the agent learns it.

@@ -1,7 +1,8 @@
 //! The vocabulary of headstart: sizes, ranges, sources of bytes, block devices, errors.
 //!
 //! Nearly every other crate uses these types. The only I/O here is on files: reading them ([`FileSource`]), creating
-//! private ones, taking away other users' permissions, handling files in directories of other users, and locking.
+//! private ones, taking away other users' permissions, syncing directories, handling files in directories of other
+//! users, and locking.
 //!
 //! | module | subject |
 //! |---|---|
@@ -9,6 +10,7 @@
 //! | [`bits`] | bitmaps in words |
 //! | [`complaints`] | log lines that clients and other hosts cause: a few are warnings, all others debug lines |
 //! | [`digest`] | the names of blobs |
+//! | [`file_system`] | the kinds of file systems on disks of containers, and how they are told apart |
 //! | [`size`] | sectors, sizes as people write them (`4k`, `40G`) |
 //! | [`number`] | conversions of integers: lossless, asserted, saturating |
 //! | [`range`] | a half-open interval of bytes |
@@ -23,6 +25,7 @@
 //! | [`words`] | numbers with their nouns, for messages (`2 segments`) |
 //! | [`error`] | the one error type: names the thing that failed, the cause and the remedy |
 //! | [`small_file`] | small files that a user names, read with a limit |
+//! | [`durable_names`] | names of files that survive a loss of power |
 //! | [`lock`] | locking files, with a limit on the time of waiting |
 //! | [`guarded`] | files in directories that other users may write to; files that this user or root must own |
 
@@ -33,8 +36,10 @@ pub mod bits;
 pub mod complaints;
 pub mod device;
 pub mod digest;
+pub mod durable_names;
 pub mod error;
 pub mod exchange;
+pub mod file_system;
 pub mod guarded;
 pub mod lock;
 pub mod number;
@@ -53,7 +58,9 @@ pub use atomic::AtomicWord;
 pub use complaints::{ComplaintLevel, Complaints};
 pub use device::{BlockDevice, ClientGuard, Extent};
 pub use digest::{Digest, SHA256};
+pub use durable_names::{sync_dir, sync_dir_of};
 pub use error::{Error, ErrorKind, Result};
+pub use file_system::FileSystemKind;
 pub use number::{exact, saturating, to_usize};
 pub use plan::{BLOCK_SIZE, Plan, PlanItem, SLICE_SIZE};
 pub use range::ByteRange;

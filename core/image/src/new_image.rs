@@ -11,14 +11,12 @@ use crate::reference::{Location, Reference};
 use crate::store::{ImageStore, Staging};
 use crate::store_access::StoreAccess;
 use crate::transfer::{PublishedAs, TransferReport};
-use headstart_block::{BlockDevice, ByteRange, Digest, Error, Result, SECTOR_SIZE, copy_source};
+use headstart_block::file_system::SUPERBLOCK_AT;
+use headstart_block::{
+    BlockDevice, ByteRange, Digest, Error, FileSystemKind, Result, SECTOR_SIZE, copy_source,
+};
 use headstart_lsmt::{Layer, LayerMeta, LayerSummary, LayerWriter, Stack};
 use std::sync::Arc;
-
-/// The annotation of a disk that has an EROFS.
-const EROFS: &str = "erofs";
-/// The place of the superblock's magic number in an EROFS, and that number.
-const EROFS_MAGIC: (u64, [u8; 4]) = (1024, 0xE0F5_E1E2_u32.to_le_bytes());
 
 /// Describes a new image that was published.
 #[derive(Clone, Debug)]
@@ -136,7 +134,7 @@ impl<'a> Builder<'a> {
         self.rest = base.reference.location.clone();
         self.parent_uuid = base.top_uuid();
         self.base_size = Some(base.disk().size());
-        self.on_erofs = base.manifest.file_system() == Some(EROFS);
+        self.on_erofs = base.manifest.is_only_read();
         Ok(self)
     }
 
@@ -217,7 +215,7 @@ impl<'a> Builder<'a> {
         };
         let (mut layer, summary) = stage(self.site.staging(), self.packing, meta)?;
         if self.has_erofs(&layer)? {
-            layer = layer.with_file_system(EROFS);
+            layer = layer.with_file_system(FileSystemKind::Erofs);
         }
         let (digest, size) = (layer.blob.digest, layer.blob.size);
         self.layers.push(layer);
@@ -260,12 +258,11 @@ impl<'a> Builder<'a> {
 /// `true` if a disk has an EROFS with the layer `top`, which says nothing if the layer leaves the superblock as it is
 /// below: `below` says that then.
 fn erofs_with(top: &Stack, below: bool) -> Result<bool> {
-    let (offset, magic) = EROFS_MAGIC;
-    let sector = offset / SECTOR_SIZE;
+    let sector = SUPERBLOCK_AT / SECTOR_SIZE;
     if top.index().lookup(sector, sector + 1).next().is_none() {
         return Ok(below);
     }
-    let mut found = [0; 4];
-    top.read_at(&mut found, offset)?;
-    Ok(found == magic)
+    let mut superblock = [0; 4];
+    top.read_at(&mut superblock, SUPERBLOCK_AT)?;
+    Ok(FileSystemKind::of_superblock(&superblock) == FileSystemKind::Erofs)
 }

@@ -57,7 +57,7 @@ use crate::progress::{Progress, step};
 use crate::reference::Reference;
 use crate::store_access::StoreAccess;
 use cost::cost;
-use headstart_block::{BlockDevice, Digest, Error, PlanItem, ReadAt, Result, SECTOR_SIZE};
+use headstart_block::{BlockDevice, Digest, Error, FileSystemKind, PlanItem, ReadAt, Result, SECTOR_SIZE};
 use headstart_lsmt::{LayerMeta, Stack};
 use layout::Layout;
 use same::check_same;
@@ -162,8 +162,8 @@ pub fn optimize(
         Form::BootLayer => site.bring(source, &below, &layout, progress)?,
         Form::OneLayer => layout = layout.with_rest(&below.disk),
     }
-    let file_system = source.open.manifest.file_system();
-    let new = NewDisk::write(&site, below, &layout, data, (request, file_system), progress)?;
+    let is_only_read = source.open.manifest.is_only_read();
+    let new = NewDisk::write(&site, below, &layout, data, (request, is_only_read), progress)?;
     let view = View { disk: &new.disk, layers: &new.layers };
     let source_layers: Vec<ImageLayer> = source.open.manifest.disk_layers().cloned().collect();
     // Data of a source without a boot layer that is already here need not be fetched once more to be compared.
@@ -221,7 +221,7 @@ impl NewDisk {
         below: Below,
         layout: &Layout,
         data: DataBytes,
-        (request, file_system): (&OptimizeRequest<'_>, Option<&str>),
+        (request, is_only_read): (&OptimizeRequest<'_>, bool),
         progress: &dyn Progress,
     ) -> Result<Self> {
         let (parent_uuid, mut layers, mut open) = match request.form {
@@ -235,11 +235,9 @@ impl NewDisk {
         let blob: Arc<dyn ReadAt> = Arc::new(site.staged(&layer.blob.digest)?);
         let content = open_layer_source(blob)?.source;
         let boot_bytes = content.stored_range(data.hot_range()).end();
-        let layer = match file_system {
-            // OverlayBD's snapshotter mounts what the topmost layer says.
-            Some("erofs") => layer.with_boot_bytes(boot_bytes).with_file_system("erofs"),
-            _ => layer.with_boot_bytes(boot_bytes),
-        };
+        let layer = layer.with_boot_bytes(boot_bytes);
+        // OverlayBD's snapshotter mounts what the topmost layer says.
+        let layer = if is_only_read { layer.with_file_system(FileSystemKind::Erofs) } else { layer };
         layers.push(layer.clone());
         open.push(headstart_lsmt::Layer::open(content)?);
         let disk = Stack::new(open)?.with_size(below.disk.size());

@@ -35,7 +35,8 @@ use headstart_lsmt::Layer;
 use headstart_turbo::{GzipIndex, InflatedView, Spool, TurboPackage};
 use std::sync::Arc;
 
-pub use headstart_turbo::{FileSystemKind, InflatedCache, PackageBudget};
+pub use headstart_block::FileSystemKind;
+pub use headstart_turbo::{InflatedCache, PackageBudget};
 
 /// The remedy if a target is missing.
 pub const TARGET_MISSING: &str =

@@ -17,7 +17,7 @@ mod trash;
 mod unfinished;
 mod untagged;
 
-pub use directory::{ATTACH_LOCK_LIMIT, LayoutDir, LayoutLock, PRIVATE_DIR, Prepared, sync_dir};
+pub use directory::{ATTACH_LOCK_LIMIT, LayoutDir, LayoutLock, PRIVATE_DIR, Prepared};
 pub use graph::{collect_digests, image_document, leads_further};
 pub use index::{LayoutEntry, LayoutIndex};
 pub(crate) use lease::too_long;

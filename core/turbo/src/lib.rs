@@ -50,7 +50,7 @@ pub use cache::InflatedCache;
 pub use format::RestartPoint;
 pub use index::GzipIndex;
 pub use indexer::{BuiltIndex, IndexingReader};
-pub use package::{FileSystemKind, PackageBudget, TurboPackage};
+pub use package::{PackageBudget, TurboPackage};
 pub use package_writer::NewPackage;
 pub use spool::Spool;
 pub use view::InflatedView;

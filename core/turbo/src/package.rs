@@ -15,7 +15,7 @@
 use crate::index::{SourceReader, decoding_failed};
 use crate::spool::Spool;
 use flate2::read::MultiGzDecoder;
-use headstart_block::{Error, ErrorKind, ReadAt, Result};
+use headstart_block::{Error, ErrorKind, FileSystemKind, ReadAt, Result};
 use std::io::{self, Read};
 
 pub(crate) const BLOCK: usize = 512;
@@ -71,15 +71,6 @@ impl Default for PackageBudget {
     fn default() -> Self {
         Self::new(Self::MEMORY, Self::BYTES)
     }
-}
-
-/// The file system that a package describes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FileSystemKind {
-    /// ext4, from `ext4.fs.meta`.
-    Ext4,
-    /// EROFS, from `erofs.fs.meta`.
-    Erofs,
 }
 
 /// The name of the file with the metadata.

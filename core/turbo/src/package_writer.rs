@@ -6,8 +6,8 @@
 
 use crate::format::{GzipCrc, low_half};
 use crate::index::SourceReader;
-use crate::package::{BLOCK, FileSystemKind, GZIP, MARK, SIZE_MAX, metadata_name};
-use headstart_block::{Error, ReadAt, Result, to_usize};
+use crate::package::{BLOCK, GZIP, MARK, SIZE_MAX, metadata_name};
+use headstart_block::{Error, FileSystemKind, ReadAt, Result, to_usize};
 use miniz_oxide::deflate::core::{CompressorOxide, create_comp_flags_from_zip_params};
 use miniz_oxide::deflate::stream::deflate;
 use miniz_oxide::{MZError, MZFlush, MZStatus};

@@ -15,7 +15,7 @@ use crate::blob_files::Files;
 use crate::locks::{self, Mode};
 use crate::presence;
 use crate::sidecar::{Locks, SLOT_HEADER, to_words};
-use headstart_block::{Digest, Error, ErrorKind, Result};
+use headstart_block::{Digest, Error, ErrorKind, Result, sync_dir_of};
 use parking_lot::MutexGuard;
 use std::io;
 use std::ops::Range;
@@ -148,14 +148,10 @@ pub(crate) fn sync(files: &Files) -> Result<bool> {
     let is_first = before.sequence == 0;
     let after = Slot { sequence: before.sequence.saturating_add(1), units };
     write_slot(files, 1 - place, &after)
-        .and_then(|()| if is_first { sync_directory(files) } else { Ok(()) })
+        // The names of the two files.
+        .and_then(|()| if is_first { sync_dir_of(&files.data_path) } else { Ok(()) })
         .map_err(|e| Error::io("cannot sync a sidecar", e).about(files.data_path.display()))?;
     Ok(true)
-}
-
-/// Makes the names of the two files durable.
-fn sync_directory(files: &Files) -> io::Result<()> {
-    files.data_path.parent().map_or(Ok(()), |directory| std::fs::File::open(directory)?.sync_all())
 }
 
 /// Forgets units; returns the number that were local. When it returns without an error, no slot names them either, and

@@ -22,7 +22,8 @@
 //! against these, but have had faults there. Mount no image of a publisher whose containers you would not run as root.
 
 use crate::loop_device::{LoopUse, attach, backing_of, denied, device_over, devices_at, identity, is_loss};
-use headstart_block::{Error, ErrorKind, Result};
+use headstart_block::file_system::SUPERBLOCK_AT;
+use headstart_block::{Error, ErrorKind, FileSystemKind, Result};
 use rustix::fs::{Mode, OFlags, major, minor};
 use rustix::io::Errno;
 use rustix::ioctl::{NoArg, Opcode, ioctl};
@@ -47,7 +48,6 @@ const THAW: Opcode = rustix::ioctl::opcode::read_write::<i32>(b'X', 120);
 const MOUNTS: &str = "/proc/self/mountinfo";
 
 /// The place of the superblock of a file system ext4, from the start of the disk, and its length, both in bytes.
-const EXT4_SUPER_AT: u64 = 1024;
 const EXT4_SUPER_LEN: usize = 1024;
 /// The first number of loop devices.
 const LOOP_MAJOR: u32 = 7;
@@ -60,9 +60,6 @@ const EXT4_JOURNAL_DEVICE: usize = 0xe4;
 const EXT4_OPTIONS: usize = 0x200;
 /// The feature of a file system that hosts share by turns: the kernel writes to it even while no program does.
 const EXT4_MMP: u32 = 0x100;
-
-/// The first bytes of the superblock of an EROFS, which is at the same place.
-const EROFS_MAGIC: [u8; 4] = 0xe0f5_e1e2_u32.to_le_bytes();
 
 /// The options of file systems that are mounted for writing.
 const WRITABLE_OPTIONS: &CStr = c"discard,errors=remount-ro";
@@ -171,7 +168,7 @@ type SuperBlock = [u8; EXT4_SUPER_LEN];
 /// The superblock of a file system. `None` if the disk is too short for one: the kernel says what it is.
 fn super_block(disk: &Path) -> Result<Option<SuperBlock>> {
     let mut block = [0; EXT4_SUPER_LEN];
-    match File::open(disk).and_then(|file| file.read_exact_at(&mut block, EXT4_SUPER_AT)) {
+    match File::open(disk).and_then(|file| file.read_exact_at(&mut block, SUPERBLOCK_AT)) {
         Ok(()) => Ok(Some(block)),
         Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(None),
         Err(error) => Err(Error::io("cannot read", error).about(disk.display())),
@@ -179,7 +176,7 @@ fn super_block(disk: &Path) -> Result<Option<SuperBlock>> {
 }
 
 fn is_erofs(block: &SuperBlock) -> bool {
-    block.starts_with(&EROFS_MAGIC)
+    FileSystemKind::of_superblock(block) == FileSystemKind::Erofs
 }
 
 fn check_options(block: &SuperBlock) -> Result<()> {

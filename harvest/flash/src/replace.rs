@@ -1,6 +1,6 @@
 //! Files that are replaced whole: every open finds all of the old or all of the new.
 
-use std::fs::File;
+use headstart_block::sync_dir_of;
 use std::io;
 use std::path::Path;
 
@@ -12,7 +12,5 @@ use std::path::Path;
 /// is in place, but after a crash the old one may be there again).
 pub fn put_in_place(new: &Path, path: &Path) -> Result<(), (io::Error, bool)> {
     std::fs::rename(new, path).map_err(|error| (error, false))?;
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let synced = File::open(directory.unwrap_or(Path::new("."))).and_then(|directory| directory.sync_all());
-    synced.map_err(|error| (error, true))
+    sync_dir_of(path).map_err(|error| (error, true))
 }

@@ -17,8 +17,8 @@ use crate::file::encode;
 use crate::trace::{Creation, Trace};
 use chrono::{DateTime, NaiveDateTime};
 use headstart_block::guarded::{not_made_in, refuse_links};
-use headstart_block::{Error, Result, exact};
-use std::fs::{self, File};
+use headstart_block::{Error, Result, exact, sync_dir};
+use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -96,7 +96,7 @@ impl TraceDirectory {
         }
         file.persist(&path).map_err(|e| about(e.error))?;
         if durable {
-            File::open(&self.dir).and_then(|dir| dir.sync_all()).map_err(about)?;
+            sync_dir(&self.dir).map_err(about)?;
         }
         Ok(path)
     }

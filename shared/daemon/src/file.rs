@@ -1,7 +1,7 @@
 //! Small files of a daemon: its state between two starts, keys and certificates.
 
 use headstart_block::guarded::{check_own, check_own_file, open_regular};
-use headstart_block::{Error, Result};
+use headstart_block::{Error, Result, sync_dir_of};
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -84,8 +84,7 @@ pub fn replace(path: &Path, bytes: &[u8], readers: Readers) -> Result<()> {
     file.write_all(bytes).and_then(|()| file.sync_data()).map_err(failed)?;
     fs::rename(&new, path).map_err(failed)?;
     // Without this, a power cut may bring the one before back, or neither.
-    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed)
+    sync_dir_of(path).map_err(failed)
 }
 
 #[cfg(test)]

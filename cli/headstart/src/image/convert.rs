@@ -130,14 +130,10 @@ fn parse_mode(text: &str) -> Result<ConvertMode> {
 }
 
 fn parse_file_system(text: &str) -> Result<FileSystemKind> {
-    match text {
-        "ext4" => Ok(FileSystemKind::Ext4),
-        "erofs" => Ok(FileSystemKind::Erofs),
-        _ => {
-            let error = Error::invalid(format!("`{}` is not a file system of disks", text.escape_debug()));
-            Err(error.remedy("choose ext4 or erofs"))
-        }
-    }
+    FileSystemKind::named(text).ok_or_else(|| {
+        let error = Error::invalid(format!("`{}` is not a file system of disks", text.escape_debug()));
+        error.remedy("choose ext4 or erofs")
+    })
 }
 
 /// A limit and its new value, which is checked together with the name.

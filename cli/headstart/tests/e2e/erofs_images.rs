@@ -3,6 +3,7 @@
 use crate::convert::{image, layers, tar};
 use crate::scene::{Scene, run_tool};
 use headstart_block::BlockDevice;
+use headstart_block::file_system::EROFS_NUMBER;
 use headstart_image::open_image::OpenImage;
 use headstart_lsmt::writable::{NewDisk, WritableDisk};
 use headstart_testkit::data_sets;
@@ -75,7 +76,7 @@ fn an_image_committed_on_an_erofs_says_what_is_on_the_disk_then() {
     commit(&scene, "beside", "over", (&ext4, SUPERBLOCK));
     assert_eq!(file_system(&scene, "over"), Value::Null);
     let mut erofs = [0; 1024];
-    erofs[..4].copy_from_slice(&0xe0f5_e1e2_u32.to_le_bytes());
+    erofs[..4].copy_from_slice(&EROFS_NUMBER.to_le_bytes());
     commit(&scene, "over", "again", (&erofs, SUPERBLOCK));
     assert_eq!(file_system(&scene, "again"), "erofs");
 }

@@ -9,9 +9,8 @@ use crate::apply::tests::support::{Item, apply, apply_within, dir, file, link, s
 use crate::erofs_tree::ErofsTree;
 use crate::ext4_tree::Ext4Tree;
 use crate::model_tree::ModelTree;
-use headstart_block::{ByteRange, Error, ErrorKind, ReadAt};
+use headstart_block::{ByteRange, Error, ErrorKind, FileSystemKind, ReadAt};
 use headstart_tar::TarKind;
-use headstart_turbo::FileSystemKind;
 use proptest::prelude::*;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};

@@ -4,11 +4,11 @@ use crate::erofs_tree::ErofsTree;
 use crate::ext4_tree::Ext4Tree;
 use crate::file_tree::{FileTree, NodeKind};
 use crate::model_tree::Row;
-use headstart_block::{ByteRange, Error, ReadAt, Result, to_usize};
+use headstart_block::file_system::SUPERBLOCK_AT;
+use headstart_block::{ByteRange, Error, FileSystemKind, ReadAt, Result, to_usize};
 use headstart_erofs::{ErofsAttributes, ErofsFileSystem, NewErofs};
 use headstart_ext4::{FileSystem, InodeAttributes, InodeTime, NewFileSystem};
 use headstart_file_blocks::{BLOCK_SIZE, BlockSink};
-use headstart_turbo::FileSystemKind;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
@@ -145,9 +145,9 @@ impl DiskTree for ErofsTree<BlockMap> {
 
 /// The kind of file system on a disk.
 pub(crate) fn kind_of(disk: &dyn ReadAt) -> FileSystemKind {
-    let mut magic = [0; 4];
-    disk.read_at(&mut magic, 1024).unwrap();
-    if magic == [0xe2, 0xe1, 0xf5, 0xe0] { FileSystemKind::Erofs } else { FileSystemKind::Ext4 }
+    let mut superblock = [0; 4];
+    disk.read_at(&mut superblock, SUPERBLOCK_AT).unwrap();
+    FileSystemKind::of_superblock(&superblock)
 }
 
 /// All paths of the file system on a disk, of either kind, and what they lead to.

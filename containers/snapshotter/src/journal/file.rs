@@ -3,8 +3,7 @@
 use super::{FRONT, JournalEnd, MARK, VERSION, front, replay, slot_at};
 use crate::fault::{FaultKind, FaultResult, SnapshotFault};
 use crate::table::SnapshotChange;
-use headstart_block::{Error, Result, private};
-use headstart_store::layout::sync_dir;
+use headstart_block::{Error, Result, private, sync_dir_of};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -45,10 +44,6 @@ fn beside(path: &Path) -> PathBuf {
 }
 
 /// The directory that a file is in.
-fn directory_of(path: &Path) -> &Path {
-    path.parent().filter(|path| !path.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
 impl SnapshotJournal {
     /// Opens the journal at `path`, or begins one, and calls `each` with its changes. `None` in place of a report if
     /// there was none.
@@ -70,7 +65,7 @@ impl SnapshotJournal {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let (file, end) = replace(path, 1, std::iter::empty()).map_err(about)?;
-                sync_dir(directory_of(path)).map_err(failed)?;
+                sync_dir_of(path).map_err(failed)?;
                 return Ok((Self::new(path, file, end), None));
             }
             Err(error) => return Err(failed(error)),
@@ -150,7 +145,7 @@ impl SnapshotJournal {
         let replaced = replace(&self.path, self.end.generation + 1, changes);
         let (file, end) = replaced.map_err(|error| SnapshotFault::from(error.about(self.path.display())))?;
         *self = Self::new(&self.path, file, end);
-        sync_dir(directory_of(&self.path)).map_err(|error| self.breaks(&error))
+        sync_dir_of(&self.path).map_err(|error| self.breaks(&error))
     }
 
     fn check(&self) -> FaultResult<()> {

@@ -14,9 +14,8 @@ use crate::layer_form::{DiffForm, LowerLayer, form_of_diff, lower_layers};
 use crate::record::{DiskAccess, SnapshotContent, SnapshotId, SnapshotKind, SnapshotRecord, SnapshotState};
 use crate::remote::{DiskClosing, LayeredDisk, PackedLayer, SealedState};
 use crate::table::SnapshotPlace;
-use headstart_block::{Digest, Error, ErrorKind, private};
+use headstart_block::{Digest, Error, ErrorKind, private, sync_dir, sync_dir_of};
 use headstart_hash_tree::sums::DigestWriter;
-use headstart_store::layout::sync_dir;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Seek};
@@ -279,7 +278,7 @@ impl Snapshotter {
             return Ok(false);
         }
         let linked = remove_file(layer).and_then(|()| fs::hard_link(&applied, layer));
-        linked.and_then(|()| sync_dir(layer.parent().unwrap_or(layer))).map_err(failed(layer))?;
+        linked.and_then(|()| sync_dir_of(layer)).map_err(failed(layer))?;
         Ok(true)
     }
 }

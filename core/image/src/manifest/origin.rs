@@ -13,14 +13,10 @@
 //! those of an image whose publisher is not trusted.
 
 use super::{ImageLayer, Manifest};
-use headstart_block::Digest;
+use headstart_block::{Digest, FileSystemKind};
 
 /// The key of a layer annotation of OverlayBD's tools: the file system of the disk, if it is not ext4.
 const FILE_SYSTEM: &str = "containerd.io/snapshot/overlaybd/blob-fs-type";
-/// The file system of layers that state none.
-const DEFAULT_FILE_SYSTEM: &str = "ext4";
-/// The file system that nothing can be written to.
-const READ_ONLY: &str = "erofs";
 const SOURCE_DIGEST: &str = "dev.headstart.source-digest";
 const SOURCE_CHAIN: &str = "dev.headstart.source-chain";
 const CONVERSION_KEY: &str = "dev.headstart.conversion-key";
@@ -81,7 +77,7 @@ impl Manifest {
     /// `true` if the file system that the annotations state is one that is only read: EROFS.
     #[must_use]
     pub fn is_only_read(&self) -> bool {
-        self.file_system() == Some(READ_ONLY)
+        self.file_system() == Some(FileSystemKind::Erofs.name())
     }
 }
 
@@ -109,8 +105,8 @@ impl ImageLayer {
 
     /// Returns the same layer with an annotation of its file system, such as `erofs`. Layers without it have ext4.
     #[must_use]
-    pub fn with_file_system(mut self, kind: &str) -> Self {
-        self.annotations.insert(FILE_SYSTEM.to_owned(), kind.to_owned());
+    pub fn with_file_system(mut self, kind: FileSystemKind) -> Self {
+        self.annotations.insert(FILE_SYSTEM.to_owned(), kind.name().to_owned());
         self
     }
 
@@ -123,7 +119,7 @@ impl ImageLayer {
     /// Returns the kind of file system that the layer is a part of, as its annotations state it.
     #[must_use]
     pub fn file_system(&self) -> &str {
-        self.annotations.get(FILE_SYSTEM).map_or(DEFAULT_FILE_SYSTEM, String::as_str)
+        self.annotations.get(FILE_SYSTEM).map_or(FileSystemKind::Ext4.name(), String::as_str)
     }
 
     /// Returns the origin that the layer's annotations state. `None` if they state none, or not validly.

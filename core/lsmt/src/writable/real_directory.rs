@@ -4,7 +4,7 @@
 use super::BASE_DIR;
 use super::files::{CloneTarget, Directory, LOCK, LogFile};
 use headstart_block::guarded::{FileAccess, GuardedDir, Like, not_made_in};
-use headstart_block::{Error, ErrorKind, Result, private};
+use headstart_block::{Error, ErrorKind, Result, private, sync_dir_of};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 use std::fs::{File, TryLockError};
@@ -43,9 +43,9 @@ impl RealDirectory {
         let is_new = !path.exists();
         private::make_directory(path)
             .map_err(|e| not_made_in(path, "cannot create the directory", e).about(path.display()))?;
-        if is_new && let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        if is_new {
             // Otherwise a power loss takes all of it away, with flushed data.
-            File::open(parent).and_then(|parent| parent.sync_all()).map_err(failed)?;
+            sync_dir_of(path).map_err(failed)?;
         }
         Self::lock(path)
     }

@@ -10,7 +10,7 @@ use super::{
 use crate::MAX_MANIFEST_SIZE;
 use crate::referrers::{Referrer, listed};
 use headstart_block::guarded::{GuardedDir, Like, not_made_in, open_regular, shell_word};
-use headstart_block::{Digest, Error, ErrorKind, FileSource, ReadAt, Result, SHA256};
+use headstart_block::{Digest, Error, ErrorKind, FileSource, ReadAt, Result, SHA256, sync_dir};
 use std::error::Error as StdError;
 use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read, Write};
@@ -596,12 +596,4 @@ fn lock_file(file: File, path: &Path, limit: Duration) -> Result<File> {
                 .remedy(format!("`fuser -v {word}` shows which one: wait for it, or end it")))
         }
     }
-}
-
-/// Syncs a directory, so that files created or renamed in it survive a power failure.
-///
-/// # Errors
-/// Errors of opening or syncing the directory.
-pub fn sync_dir(path: &Path) -> io::Result<()> {
-    File::open(path)?.sync_all()
 }

@@ -32,9 +32,9 @@
 //! Version 0.1.0 neither writes nor reads leases.
 
 use super::directory::{Creation, LEASES, temporary, tighten};
-use super::{LayoutDir, LayoutLock, sync_dir};
+use super::{LayoutDir, LayoutLock};
 use headstart_block::guarded::{FileAccess, GuardedDir, shell_word};
-use headstart_block::{Digest, Error, ErrorKind, Result};
+use headstart_block::{Digest, Error, ErrorKind, Result, sync_dir};
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 use serde::{Deserialize, Deserializer, Serialize};

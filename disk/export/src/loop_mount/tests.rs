@@ -152,7 +152,7 @@ fn an_ext4_that_asks_the_kernel_for_more_is_not_mounted_for_writing() {
     assert!(error.kind() == ErrorKind::Denied && error.to_string().contains("mmp"), "{error}");
     scene.format(&[]);
     let file = File::options().write(true).open(&scene.disk).unwrap();
-    file.write_all_at(b"data=writeback", EXT4_SUPER_AT + EXT4_OPTIONS as u64).unwrap();
+    file.write_all_at(b"data=writeback", SUPERBLOCK_AT + EXT4_OPTIONS as u64).unwrap();
     assert_eq!(readable_kind(&scene.disk).unwrap_err().kind(), ErrorKind::Denied);
     assert_eq!(check_writable_ext4(&scene.disk).unwrap_err().kind(), ErrorKind::Denied);
     let mut block = [0; EXT4_SUPER_LEN];

@@ -9,7 +9,7 @@
 //! one if the file system of the directory is not mounted.
 
 use super::file;
-use headstart_block::{Digest, Error, ErrorKind, Result};
+use headstart_block::{Digest, Error, ErrorKind, Result, sync_dir_of};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -95,8 +95,7 @@ pub fn keep_images(pid_file: &Path, images: Vec<KeptImage>) -> Result<()> {
     headstart_daemon::file::replace(&path, &text, headstart_daemon::file::Readers::Owner)?;
     // The file that shows that this is no first start has to last as long.
     File::open(pid_file).and_then(|file| file.sync_all()).map_err(failed)?;
-    let dir = path.parent().unwrap_or(Path::new("."));
-    File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed)
+    sync_dir_of(&path).map_err(failed)
 }
 
 /// The remedy if the images of a disk are not known any more.
