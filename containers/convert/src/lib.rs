@@ -24,6 +24,7 @@
 //! | [`repository_layers`] | [`RepositoryLayers`]: those in stores of any kind |
 //! | [`image`] | [`stage_image`]: all layers of an image |
 //! | [`request`] | [`ConvertRequest`]: from the name of an image to a published one |
+//! | [`single_layers`] | [`SingleLayers`]: each layer of an image by itself |
 //! | `sibling_index` | an index that lists an image beside its original |
 
 #![forbid(unsafe_code)]
@@ -51,6 +52,7 @@ mod raw_tar;
 pub mod repository_layers;
 pub mod request;
 mod sibling_index;
+pub mod single_layers;
 mod tar_conversion;
 #[cfg(test)]
 mod test_layers;
@@ -69,4 +71,5 @@ pub use options::{ConvertLimits, ConvertMode, ConvertOptions, chain_id};
 pub use parent_disk::ParentDisk;
 pub use repository_layers::RepositoryLayers;
 pub use request::{ConvertReport, ConvertRequest, ConvertedForm};
+pub use single_layers::SingleLayers;
 pub use tar_conversion::{LayerPlace, WrittenFileSystem, empty_file_system};

@@ -36,14 +36,12 @@ pub struct ConvertRequest<'a> {
     pub source: &'a SourceName,
     /// The platform, if the source has images for several; `None` for Linux on this host's architecture.
     pub platform: Option<&'a ImagePlatform>,
-    /// The digest of the content of the only layer that is converted, as a disk by itself; `None` for the whole image.
-    pub layer: Option<&'a Digest>,
     /// The form in which the new image is published.
     pub form: &'a ConvertedForm,
     /// The store in which layers that were converted before are found and kept; `None` for the one in which the new
     /// image is published.
     pub layer_store: Option<&'a Location>,
-    /// The options. That of a layer by itself is taken from `layer`.
+    /// The options. That of a layer by itself is not heeded: [`crate::SingleLayers`] makes such disks.
     pub options: &'a ConvertOptions,
 }
 
@@ -68,26 +66,36 @@ pub struct ConvertReport {
 }
 
 /// The image that is converted, and the store of the new one, unless that is a directory, which is made later.
-type OpenedSource = (ContainerImage, Option<Arc<dyn Store>>);
+pub(crate) type OpenedSource = (ContainerImage, Option<Arc<dyn Store>>);
 
 impl ConvertRequest<'_> {
     /// Converts the image, and publishes the result. Blocks until it is there.
     ///
     /// # Errors
-    /// As [`open()`] for the source and [`stage_image`]; [`ErrorKind::NotFound`] if the image has not the layer that is
-    /// wanted; [`ErrorKind::Invalid`] if the form needs a source in a store
+    /// As [`open()`] for the source and [`stage_image`]; [`ErrorKind::Invalid`] if the form needs a source in a store
     /// and the source is an archive; [`ErrorKind::Conflict`] if the source's tag moved meanwhile; errors of the stores.
     /// Nothing is published then, but a store that is not a directory may keep blobs of new layers, and notes by which
     /// the next conversion finds these.
     pub fn make(self, stores: StoreAccess<'_>, progress: &dyn Progress) -> Result<ConvertReport> {
+        let (opened, site) = self.open_with_site(&self.location()?, stores)?;
+        let options = ConvertOptions { alone: false, ..self.options.clone() };
+        ConvertRequest { options: &options, ..self }.publish(opened, site, stores, progress)
+    }
+
+    /// Converts an image that is open.
+    ///
+    /// # Errors
+    /// As [`make`](Self::make).
+    pub(crate) fn publish(
+        self,
+        (image, opened): OpenedSource,
+        site: ImageSite,
+        stores: StoreAccess<'_>,
+        progress: &dyn Progress,
+    ) -> Result<ConvertReport> {
         let location = self.location()?;
-        let ((mut image, opened), site) = self.open_with_site(&location, stores)?;
-        if let Some(layer) = self.layer {
-            keep_only(layer, &mut image)?;
-        }
-        let options = ConvertOptions { alone: self.layer.is_some(), ..self.options.clone() };
         let known = self.known(&site, &location, opened, stores)?;
-        let staged = stage_image(&image, site.staging(), &options, &*known.layers, progress)?;
+        let staged = stage_image(&image, site.staging(), self.options, &*known.layers, progress)?;
         let StagedConversion { image: mut made, layers } = staged;
         let original = BlobRef {
             media_type: image.manifest_media_type.clone(),
@@ -140,7 +148,7 @@ impl ConvertRequest<'_> {
         }
     }
 
-    /// Opens the image and the store as [`open`](Self::open) does, and makes the place of the new blobs. Where that is
+    /// Opens the image and the store as [`open_both`] does, and makes the place of the new blobs. Where that is
     /// no directory that stays, both are done at once: one waits for the network, the other for the disk.
     fn open_with_site(
         &self,
@@ -148,38 +156,13 @@ impl ConvertRequest<'_> {
         stores: StoreAccess<'_>,
     ) -> Result<(OpenedSource, ImageSite)> {
         if !location.is_remote() {
-            return Ok((self.open(location, stores)?, ImageSite::new(location)?));
+            return Ok((open_both(self.source, self.platform, location, stores)?, ImageSite::new(location)?));
         }
         thread::scope(|scope| {
             let site = scope.spawn(|| ImageSite::new(location));
-            let opened = self.open(location, stores)?;
+            let opened = open_both(self.source, self.platform, location, stores)?;
             Ok((opened, site.join().unwrap_or_else(|panic| resume_unwind(panic))?))
         })
-    }
-
-    /// Opens the image, and the store at `location`, in which the new image is published. The store is left for later
-    /// if it is a directory, which is made first.
-    fn open(&self, location: &Location, stores: StoreAccess<'_>) -> Result<OpenedSource> {
-        let StoreAccess { settings, runtime } = stores;
-        let open = || open(self.source, self.platform, settings, runtime);
-        if !location.is_remote() {
-            return Ok((open()?, None));
-        }
-        match self.source {
-            // Its connections and tokens serve for both.
-            SourceName::Store(source) if source.location == *location && settings.mirrors.is_empty() => {
-                let store = headstart_store::open(location, settings)?;
-                let (selector, of_source) = (&source.selector, Arc::clone(&store));
-                let image = open_in_store(of_source, selector, self.platform, settings.retry, runtime)?;
-                Ok((image, Some(store)))
-            }
-            _ => thread::scope(|scope| {
-                let target = scope.spawn(|| stores.target(location));
-                let image = open()?;
-                let target = target.join().unwrap_or_else(|panic| resume_unwind(panic))?;
-                Ok((image, Some(target)))
-            }),
-        }
     }
 
     /// The layers that were converted before. `opened` is the target if it is open.
@@ -240,15 +223,34 @@ impl ConvertRequest<'_> {
     }
 }
 
-/// Leaves out all layers but the one whose content has that digest.
-fn keep_only(layer: &Digest, image: &mut ContainerImage) -> Result<()> {
-    image.layers.retain(|other| other.diff_id == *layer);
-    image.layers.truncate(1);
-    if image.layers.is_empty() {
-        let cause = format!("has no layer whose content has the digest {layer}");
-        return Err(Error::new(ErrorKind::NotFound, cause).about(&image.name));
+/// Opens the image `source`, and the store at `location`, in which the new image is published. The store is left for
+/// later if it is a directory, which is made first.
+pub(crate) fn open_both(
+    source: &SourceName,
+    platform: Option<&ImagePlatform>,
+    location: &Location,
+    stores: StoreAccess<'_>,
+) -> Result<OpenedSource> {
+    let StoreAccess { settings, runtime } = stores;
+    let open = || open(source, platform, settings, runtime);
+    if !location.is_remote() {
+        return Ok((open()?, None));
     }
-    Ok(())
+    match source {
+        // Its connections and tokens serve for both.
+        SourceName::Store(source) if source.location == *location && settings.mirrors.is_empty() => {
+            let store = headstart_store::open(location, settings)?;
+            let (selector, of_source) = (&source.selector, Arc::clone(&store));
+            let image = open_in_store(of_source, selector, platform, settings.retry, runtime)?;
+            Ok((image, Some(store)))
+        }
+        _ => thread::scope(|scope| {
+            let target = scope.spawn(|| stores.target(location));
+            let image = open()?;
+            let target = target.join().unwrap_or_else(|panic| resume_unwind(panic))?;
+            Ok((image, Some(target)))
+        }),
+    }
 }
 
 /// Layers that were converted before.

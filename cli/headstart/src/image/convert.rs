@@ -85,7 +85,7 @@ pub(crate) struct Convert {
     stores: StoreArgs,
 }
 
-fn parse_source(text: &str) -> Result<SourceName> {
+pub(super) fn parse_source(text: &str) -> Result<SourceName> {
     text.parse().map_err(|error: Error| match reference_of_docker_name(text) {
         Some(reference) => {
             let error = Error::invalid("is a name as Docker completes it").about(text.escape_debug());
@@ -210,7 +210,6 @@ impl Convert {
         let request = ConvertRequest {
             source: &self.source,
             platform: self.platform.as_ref(),
-            layer: None,
             form: &form,
             layer_store: self.layer_store.as_ref(),
             options: &options,

@@ -1,17 +1,17 @@
 //! `headstart image layers`: each layer of a container's image becomes a disk by itself.
 
+use super::convert::parse_source;
 use crate::zfile::LayerPacking;
 use clap::Args;
 use headstart_block::{ByteSize, Digest, Error, ErrorKind, Result};
 use headstart_command_line::report::{Outcome, Report};
 use headstart_command_line::store_args::StoreArgs;
-use headstart_container_source::{ImagePlatform, SourceName, open};
-use headstart_convert::{ConvertOptions, ConvertReport, ConvertRequest, ConvertedForm, FileSystemKind};
+use headstart_container_source::{ImagePlatform, SourceName};
+use headstart_convert::{ConvertOptions, ConvertReport, FileSystemKind, SingleLayers};
 use headstart_image::progress::Progress;
-use headstart_image::reference::{Location, Reference, Selector};
+use headstart_image::reference::{Location, Reference, Selector, Tag};
 use headstart_image::store_access::StoreAccess;
 use serde::Serialize;
-use std::collections::BTreeSet;
 use std::fmt;
 
 pub(super) const EXAMPLES: &str = "\
@@ -28,7 +28,8 @@ is the digest of the layer's content: images that share a layer share its disk."
 /// Makes disks of the layers of a container's image.
 #[derive(Args)]
 pub(crate) struct Layers {
-    /// The container's image: a reference, oci-archive:FILE[:NAME] or docker-archive:FILE[:NAME]
+    /// The container's image: oci://HOST/REPO:TAG or the like, oci-archive:FILE[:NAME] or docker-archive:FILE[:NAME]
+    #[arg(value_parser = parse_source)]
     source: SourceName,
     /// The store in which the disks become images, one for each layer: file:///DIR, oci://HOST/REPOSITORY
     store: Location,
@@ -62,34 +63,26 @@ impl Layers {
 
     fn make(&self, stores: StoreAccess<'_>, progress: &dyn Progress) -> Result<LayerDisks> {
         let options = self.options();
-        let image = open(&self.source, self.platform.as_ref(), stores.settings, stores.runtime)?;
-        let mut seen = BTreeSet::new();
+        let layers = SingleLayers::open(&self.source, self.platform.as_ref(), &self.store, stores)?;
+        let diff_ids = layers.diff_ids();
         let mut done =
             LayerDisks { source: self.source.to_string(), layers: Vec::new(), refused: Vec::new() };
-        for layer in image.layers.iter().filter(|layer| seen.insert(layer.diff_id)) {
-            let diff_id = layer.diff_id.to_string();
+        for diff_id in &diff_ids {
             // A tag has no colon, and a digest alone would be the tag of a list of artifacts.
-            let selector = Selector::Tag(format!("layer-{}", diff_id.replace(':', "-")).parse()?);
-            let target = Reference { location: self.store.clone(), selector };
-            let request = ConvertRequest {
-                source: &self.source,
-                platform: self.platform.as_ref(),
-                layer: Some(&layer.diff_id),
-                form: &ConvertedForm::Image(target.clone()),
-                layer_store: None,
-                options: &options,
-            };
-            match request.make(stores, progress) {
-                Ok(made) => done.layers.push(LayerDisk::new(&layer.diff_id, &target, &made)),
+            let tag: Tag = format!("layer-{}", diff_id.to_string().replace(':', "-")).parse()?;
+            let target = Reference { location: self.store.clone(), selector: Selector::Tag(tag.clone()) };
+            match layers.make(diff_id, tag, &options, progress) {
+                Ok(made) => done.layers.push(LayerDisk::new(diff_id, &target, &made)),
                 // The other layers may serve.
                 Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported) => {
                     tracing::warn!("{error}; there is no disk of this layer, which containerd has to unpack");
-                    done.refused.push(RefusedLayer { diff_id, error: error.to_string() });
+                    done.refused
+                        .push(RefusedLayer { diff_id: diff_id.to_string(), error: error.to_string() });
                 }
                 Err(error) => return Err(error),
             }
         }
-        if seen.is_empty() {
+        if diff_ids.is_empty() {
             return Err(Error::unsupported("is an image without layers").about(&self.source));
         }
         Ok(done)

@@ -265,7 +265,7 @@ fn in_turbo_mode_the_data_stays_in_the_layers_of_the_original() {
 }
 
 /// Copies the image `app` of a layout into a registry.
-fn push(scene: &Scene, layout: &str, name: &str) {
+pub(crate) fn push(scene: &Scene, layout: &str, name: &str) {
     let (from, to) = (format!("oci:{layout}:app"), format!("docker://{name}"));
     let fixed = ["--insecure-policy", "copy", "--quiet", "--dest-tls-verify=false"];
     run_tool("skopeo", &[&fixed[..], &[&from, &to]].concat(), &scene.path("."));

@@ -1,13 +1,15 @@
 //! Images that are made of images with an EROFS, and disks of single layers, which have one each.
 
-use crate::convert::{image, layers, tar};
+use crate::convert::{image, layers, push, tar};
 use crate::scene::{Scene, run_tool};
 use headstart_block::BlockDevice;
 use headstart_block::file_system::EROFS_NUMBER;
 use headstart_image::open_image::OpenImage;
 use headstart_lsmt::writable::{NewDisk, WritableDisk};
 use headstart_testkit::data_sets;
+use headstart_testkit::faults::FaultProxy;
 use headstart_testkit::process::installed;
+use headstart_testkit::registry::{Registry, RegistryAccess};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use uuid::Uuid;
@@ -125,11 +127,37 @@ fn each_layer_of_an_image_becomes_a_disk_once() {
 }
 
 #[test]
+fn the_image_is_opened_once_for_all_of_its_layers() {
+    if !installed(&["skopeo"]) {
+        return;
+    }
+    let Some(registry) = Registry::start(RegistryAccess::Open) else { return };
+    let scene = Scene::new();
+    let tars = layers(&scene);
+    image(&scene, "layout", &tars);
+    push(&scene, "layout", &format!("{}/app:1", registry.host()));
+    let proxy = FaultProxy::start(registry.address());
+    let host = proxy.addr().to_string();
+    for to in ["file://~/disks".to_owned(), format!("oci://{host}/layers")] {
+        proxy.clear_log();
+        let words = format!("image layers oci://{host}/app:1 {to} --size {SIZE} --plain-http {host}");
+        assert_eq!(scene.json(&words)["layers"].as_array().unwrap().len(), tars.len());
+        let log = proxy.log().to("/app/");
+        let read = |part| log.to(part).only(|request| request.asked.method == "GET").len();
+        assert_eq!(read("/manifests/"), 1, "{log}");
+        // A config and the layers.
+        assert_eq!(read("/blobs/"), 1 + tars.len(), "{log}");
+    }
+}
+
+#[test]
 fn layers_that_cannot_be_disks_are_refused() {
     let scene = Scene::new();
     image(&scene, "layout", &layers(&scene));
     scene.is_wrong("image layers file://~/layout:app file://~/disks --size 100", &["is not possible"]);
     scene.fails("image layers file://~/layout:nothing file://~/disks", &["nothing"]);
+    // As for `image convert`.
+    scene.is_wrong("image layers app:1 file://~/disks", &["write it as oci://docker.io/library/app:1"]);
     // One that overlayfs cannot have keeps the others from nothing.
     let all_gone = tar(&scene, "gone", &[(".wh..wh..opq", "")]);
     image(&scene, "other", &[layers(&scene)[0].clone(), all_gone]);
