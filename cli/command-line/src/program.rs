@@ -3,6 +3,7 @@
 use crate::report::Report;
 use crate::terminal::{self, Terminal};
 use crate::{log, name, printable, report};
+use clap::error::{ContextKind, ContextValue};
 use clap::{Args, Parser};
 use headstart_block::{Error, Result};
 use std::convert::Infallible;
@@ -40,19 +41,33 @@ pub struct Global {
 /// # Errors
 /// The exit status of a wrong command line.
 pub fn parse<P: Parser>() -> std::result::Result<P, ExitCode> {
-    P::try_parse().map_err(|error| {
+    P::try_parse().map_err(in_order_of_usage).map_err(|error| {
         let raw: Vec<_> = std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect();
         let shown: Vec<_> = raw.iter().map(|arg| printable::line(arg)).collect();
         if shown == raw {
             error.exit();
         }
         // The arguments as they are printed make the same error, as a rule.
-        if let Err(error) = P::try_parse_from(shown) {
+        if let Err(error) = P::try_parse_from(shown).map_err(in_order_of_usage) {
             error.exit();
         }
         let _ = std::io::stderr().write_all(printable::lines(&error.render().to_string()).as_bytes());
         ExitCode::from(WRONG_COMMAND_LINE)
     })
+}
+
+/// Puts the arguments that an error of a command line misses into the order in which they are written. clap has groups
+/// of alternatives before all others.
+fn in_order_of_usage(mut error: clap::Error) -> clap::Error {
+    let (Some(ContextValue::StyledStr(usage)), Some(ContextValue::Strings(missing))) =
+        (error.get(ContextKind::Usage), error.get(ContextKind::InvalidArg))
+    else {
+        return error;
+    };
+    let (usage, mut missing) = (usage.to_string(), missing.clone());
+    missing.sort_by_key(|argument| usage.find(argument.as_str()).unwrap_or(usage.len()));
+    error.insert(ContextKind::InvalidArg, ContextValue::Strings(missing));
+    error
 }
 
 /// Runs a command of the program `name`: starts the log and the terminal, calls `work`, prints the report that it

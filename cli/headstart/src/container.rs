@@ -1,6 +1,7 @@
 //! `headstart container pull`: an image for containers of this host's containerd.
 
 use clap::{Args, Subcommand};
+use headstart_block::guarded::shell_word;
 use headstart_block::small_file::read_small;
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_command_line::printable;
@@ -9,7 +10,7 @@ use headstart_command_line::terminal::before_stop;
 use headstart_snapshotter::image_service::{CONTAINERD_SOCKET, ImageService, NAMESPACE, RegistryUser};
 use serde::Serialize;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 use tokio::runtime::Builder;
 
@@ -67,6 +68,7 @@ pub(crate) struct Pull {
 impl Pull {
     fn run(&self) -> Result<Box<dyn Report>> {
         let started = Instant::now();
+        self.check_name()?;
         let user = self.registry_user()?;
         let runtime = Builder::new_current_thread()
             .enable_all()
@@ -83,6 +85,28 @@ impl Pull {
 }
 
 impl Pull {
+    /// Refuses a name as other commands have it, and gives the command with the one that containerd knows.
+    fn check_name(&self) -> Result<()> {
+        let Some((kind, name)) = self.image.split_once("://") else { return Ok(()) };
+        let shown = self.image.escape_debug();
+        if !matches!(kind, "oci" | "docker") {
+            return Err(Error::invalid("containerd pulls from registries only").about(shown).remedy(
+                "bring the image into one (`headstart image push`), and name it as Docker does: registry.lan/app:1",
+            ));
+        }
+        let mut words = vec![name.to_owned()];
+        if self.containerd != Path::new(CONTAINERD_SOCKET) {
+            words.extend(["--containerd".to_owned(), self.containerd.display().to_string()]);
+        }
+        words.extend(self.user.iter().flat_map(|user| ["--user".to_owned(), user.clone()]));
+        let file = self.password_file.as_ref().map(|file| file.display().to_string());
+        words.extend(file.into_iter().flat_map(|file| ["--password-file".to_owned(), file]));
+        let words: Vec<_> = words.iter().map(|word| shell_word(word)).collect();
+        Err(Error::invalid(format!("containerd wants the plain name of the image, without {kind}://"))
+            .about(shown)
+            .remedy(format!("run `headstart container pull {}`", words.join(" "))))
+    }
+
     fn registry_user(&self) -> Result<Option<RegistryUser>> {
         let Some((name, file)) = self.user.as_ref().zip(self.password_file.as_ref()) else { return Ok(None) };
         let bytes = read_small(file, PASSWORD_MOST)?;

@@ -126,12 +126,30 @@ fn a_missing_option_is_named_with_those_that_serve_in_its_place() {
         let needed = run.stderr.split("Usage:").next().unwrap();
         assert!(options.iter().all(|option| needed.contains(option)), "{run}");
     }
+    // In the order in which they are written.
+    let run = scene.is_wrong("image convert", &["<SOURCE>\n  <TARGET|--referrer|--index>\n"]);
+    assert!(run.stderr.contains("convert [OPTIONS] <SOURCE> <TARGET|--referrer|--index>"), "{run}");
     let help = scene.ok("attach --help").stdout;
     for option in ["--size <", "--allow-resize", "--keep-base", "--writable-max <"] {
         let (_, text) = help.split_once(&format!("      {option}")).unwrap();
         let text = text.split("\n      --").next().unwrap();
         assert!(text.contains("--writable"), "{option}: {text}");
     }
+}
+
+/// Other commands have references, and containerd has names as Docker writes them.
+#[test]
+fn a_reference_is_refused_where_containerd_wants_a_plain_name() {
+    let scene = Scene::new();
+    for (words, kind, rest) in [
+        ("oci://registry.lan/app:1", "oci", "registry.lan/app:1`"),
+        ("docker://registry.lan/app:1 --containerd ~/c.sock", "docker", "registry.lan/app:1 --containerd "),
+        ("oci://r.lan/a:1 --user web --password-file ~", "oci", "r.lan/a:1 --user web --password-file "),
+    ] {
+        let command = format!("without {kind}://; run `headstart container pull {rest}");
+        scene.fails(&format!("container pull {words}"), &[&command]);
+    }
+    scene.fails("container pull s3://images/app", &["registries only", "headstart image push"]);
 }
 
 #[test]
