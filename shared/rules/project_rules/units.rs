@@ -147,13 +147,37 @@ fn pages_name_every_file_for_services_and_show_what_containerd_is_told() {
             }
         }
     }
-    let told = page("deploy/containerd/headstart.toml");
-    let (_, settings) = told.split_at(told.find("version =").unwrap());
-    if !how_to.contains(&format!("```\n{settings}```\n")) {
-        offences
-            .push("docs/how-to/containerd.md: the settings of deploy/containerd/headstart.toml".to_owned());
+    for name in ["headstart.toml", "headstart-diff.toml"] {
+        let settings = containerd_settings(name);
+        if !how_to.contains(&format!("```\n{settings}```\n")) {
+            offences.push(format!("docs/how-to/containerd.md: the settings of deploy/containerd/{name}"));
+        }
     }
     assert_none("describe it", &offences);
+}
+
+/// The settings in a file for containerd, without the head of the file.
+fn containerd_settings(name: &str) -> String {
+    let text = fs::read_to_string(root().join("deploy/containerd").join(name)).unwrap();
+    text[text.find("version =").unwrap()..].to_owned()
+}
+
+/// Nothing is to be edited for clients that know the snapshotter by another name only.
+#[test]
+fn containerd_is_told_of_the_snapshotter_by_either_name_and_of_nothing_else() {
+    let other = containerd_settings("headstart.toml")
+        .replace("proxy_plugins.headstart", "proxy_plugins.overlaybd")
+        .replace("snapshotter = \"headstart\"", "snapshotter = \"overlaybd\"");
+    assert_eq!(containerd_settings("overlaybd.toml"), other);
+    // Files that are read beside each other say nothing about the same thing.
+    let tables = |name| {
+        let settings = containerd_settings(name);
+        let tables = settings.lines().map(str::trim_start).filter(|line| line.starts_with('['));
+        tables.map(str::to_owned).collect::<std::collections::BTreeSet<_>>()
+    };
+    let (ours, differ) = (tables("headstart.toml"), tables("headstart-diff.toml"));
+    assert_eq!(ours.intersection(&differ).collect::<Vec<_>>(), Vec::<&String>::new());
+    assert!(!ours.is_empty() && !differ.is_empty());
 }
 
 /// Each variable of the environment that the programs read is a way to configure them.
