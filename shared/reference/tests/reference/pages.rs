@@ -2,6 +2,8 @@
 
 use crate::recorded::ROOT;
 use clap::Command;
+use headstart_reference::json::reports;
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -46,6 +48,28 @@ fn how_to_pages_name_every_option_of_their_commands() {
         missing.extend(lacking.map(|option| format!("{page}: {words} {option}")));
     }
     assert_eq!(missing, Vec::<String>::new());
+}
+
+/// The commands that a page's table names for reports of something wrong.
+fn commands_of_the_status_table(text: &str) -> BTreeSet<String> {
+    let (_, table) = text.split_once("| command | something wrong is |\n|---|---|\n").unwrap();
+    let rows = table.lines().take_while(|line| line.starts_with('|'));
+    let names = rows.flat_map(|row| row.split('|').nth(1).unwrap().split('`').skip(1).step_by(2));
+    names.map(str::to_owned).collect()
+}
+
+#[test]
+fn the_page_names_every_command_whose_report_decides_on_the_status() {
+    let named =
+        commands_of_the_status_table(&fs::read_to_string(Path::new(ROOT).join("docs/json.md")).unwrap());
+    let reports = reports(Path::new(ROOT)).unwrap();
+    let judged: Vec<_> =
+        reports.into_iter().filter(|report| report.is_judged).map(|report| report.commands).collect();
+    assert!(judged.len() > 5 && !named.is_empty());
+    let missing = judged.iter().filter(|commands| !commands.iter().any(|command| named.contains(command)));
+    assert_eq!(missing.collect::<Vec<_>>(), Vec::<&Vec<String>>::new());
+    let known: BTreeSet<_> = judged.iter().flatten().cloned().collect();
+    assert_eq!(named.difference(&known).collect::<Vec<_>>(), Vec::<&String>::new());
 }
 
 #[test]
