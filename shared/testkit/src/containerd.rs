@@ -163,6 +163,15 @@ impl Containerd {
         run_ctr(&self.dir, self.namespace, arguments)
     }
 
+    /// Has containerd remove what nothing refers to. By itself it collects at intervals of fifty times as long as it
+    /// takes: a minute on a busy machine.
+    #[track_caller]
+    pub fn collect_garbage(&self) {
+        let lease = self.id_of("collection");
+        self.ctr(&["leases", "create", "--id", &lease]);
+        self.ctr(&["leases", "delete", "--sync", &lease]);
+    }
+
     /// The id of the container that a test calls `id`: runc keeps the containers of all of a host's daemons in one
     /// place, and several tests may be threads of one process.
     #[must_use]

@@ -165,6 +165,7 @@ fn a_container_writes_to_a_disk_of_its_own_which_becomes_a_layer() {
         for key in keys.into_iter().chain([&layer]) {
             host.snapshots(&["rm", key]);
         }
+        host.containerd.collect_garbage();
         wait_until("the layer is removed", TIMEOUT, || !sealed.exists());
         wait_until("the disk with the layer is gone", TIMEOUT, || host.agent.disks().len() == 1);
         host.containerd.remove_container(mode);
@@ -224,6 +225,7 @@ fn a_snapshot_that_is_removed_leaves_no_disk_and_the_default_of_the_snapshotter_
     host.restart_with("--writable dir --empty-disk 64M");
     wait_until("the disk of the removed snapshot is closed", TIMEOUT, || host.agent.disks().len() == 2);
     host.snapshots(&["rm", "empty"]);
+    host.containerd.collect_garbage();
     wait_until("the empty disk is closed", TIMEOUT, || host.agent.disks().len() == 1);
     let left = || fs::read_dir(scene.path("snap/snapshots")).unwrap().count();
     wait_until("their directories are gone", TIMEOUT, || left() == 0);

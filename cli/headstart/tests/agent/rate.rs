@@ -38,7 +38,7 @@ fn least(mib: u64, rate: f64) -> f64 {
 #[test]
 fn disks_keep_to_the_rate_of_their_agent_together() {
     // Bytes that are prefetched behind a phase are none of the next phase's.
-    let scene = noisy(96);
+    let scene = noisy(116);
     let Some(web) = Web::before(&scene) else { return };
     if !installed(&["nbdsh"]) {
         return;
@@ -74,8 +74,9 @@ fn disks_keep_to_the_rate_of_their_agent_together() {
     let took = seconds(|| read(&scene, &disks[1], 32, 8));
     assert!(took >= least(8, rate), "{took} s");
     let mut agent = agent.with(" ");
-    let took = both(44);
-    assert!(took < least(16, rate), "without a limit {took} s");
+    // Here, too, a machine that stands still has another try.
+    let has_more = [44, 100].into_iter().any(|from| both(from) < least(16, rate));
+    assert!(has_more, "without a limit the two take as long as with it");
     agent.kill();
     let agent = agent.with("--limit-rate 8MB/s");
     let took = both(64);

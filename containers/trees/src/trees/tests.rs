@@ -210,7 +210,8 @@ fn a_registry_that_does_not_answer_is_asked_once_and_for_a_bounded_time() {
     for number in 1..20 {
         assert!(matches!(trees.find(&layer(number)), Ok(RemoteAnswer::NotMine)));
     }
-    assert!(first >= timeout && begun.elapsed() < timeout * 10, "{first:?} {:?}", begun.elapsed());
+    // Were each of them to wait, they would take twenty times as long as the first must.
+    assert!(first >= timeout && begun.elapsed() < timeout * 20, "{first:?} {:?}", begun.elapsed());
     // Threads that still wait for it must not hold the test up.
     drop(silent);
     runtime.shutdown_background();
