@@ -43,6 +43,7 @@ use crate::reference::{BucketScheme, Location, Selector, Tag};
 use crate::referrers::{Change, Referrer, listed};
 use crate::settings::{StoreSettings, authority};
 use crate::store::{Copied, Store, Urgency};
+use crate::tls_fault::TlsFault;
 use crate::upload::{PART, Upload};
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -446,6 +447,9 @@ fn cannot_open(error: object_store::Error) -> Error {
 #[expect(clippy::needless_pass_by_value, reason = "it stands where errors are mapped")]
 fn explain(error: object_store::Error) -> Error {
     use object_store::Error as E;
+    if let Some(fault) = TlsFault::find(&error) {
+        return fault.into_error().remedy("write its endpoint with http:// if the network is yours");
+    }
     let (kind, cause) = match &error {
         E::NotFound { .. } => (ErrorKind::NotFound, "is not there"),
         E::AlreadyExists { .. } | E::Precondition { .. } => {

@@ -10,6 +10,7 @@ use crate::link::Answer;
 use crate::link::pace::Pace;
 pub(crate) use crate::redact::redact;
 use crate::settings::StoreSettings;
+use crate::tls_fault::TlsFault;
 use bytes::{Bytes, BytesMut};
 use chrono::DateTime;
 use futures::stream::{Stream, StreamExt};
@@ -17,8 +18,8 @@ use headstart_block::small_file::{PEM_MAX, read_small};
 use headstart_block::{ByteRange, Error, ErrorKind, Result};
 use parking_lot::Mutex;
 use reqwest::header::{
-    ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, DATE, HeaderMap, HeaderValue, RANGE,
-    RETRY_AFTER,
+    ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, DATE, HeaderMap,
+    HeaderValue, RANGE, RETRY_AFTER,
 };
 use reqwest::{Client, RequestBuilder, Response, StatusCode};
 use std::error::Error as StdError;
@@ -33,6 +34,10 @@ const KEEP_IDLE: Duration = Duration::from_secs(50);
 
 /// Most hops of one request.
 const MOST_REDIRECTS: usize = 5;
+
+/// The remedy if a server that was asked without TLS may have it.
+const WITHOUT_TLS: &str =
+    "it was asked without TLS: if it has TLS, leave out `--plain-http`, or write https://";
 
 /// The way in which an HTTP client handles redirects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,22 +166,20 @@ pub(crate) fn cause(error: reqwest::Error) -> String {
 /// The error of a connection that failed, or broke.
 pub(crate) fn broken(error: reqwest::Error, url: &Url) -> Error {
     let (is_connect, is_redirect) = (error.is_connect(), error.is_redirect());
+    if let Some(fault) = is_connect.then(|| TlsFault::find(&error)).flatten() {
+        return fault.into_error().about(redact(url));
+    }
     let cause = cause(error);
     if cause.contains(guard::REFUSED) {
         return guard::refused(cause, redact(url));
     }
     let remedy = match is_connect {
-        true if cause.contains("UnknownIssuer") => {
-            Some("give the certificate of its authority with --ca-file, if you trust it")
-        }
         true if cause.contains("refused") || cause.contains("dns error") => {
             Some("check the address, and that the server runs")
         }
         _ => None,
     };
-    let certificate = is_connect && cause.contains("invalid peer certificate");
     let error = Error::new(ErrorKind::Unavailable, cause).about(redact(url));
-    let error = if certificate { error.lasting() } else { error };
     let error = if is_redirect { error.answered() } else { error };
     match remedy {
         Some(remedy) => error.remedy(remedy),
@@ -225,10 +228,20 @@ pub(crate) fn refusal(response: &Response) -> Error {
 /// As [`refusal`], from the parts of the answer.
 pub(crate) fn refused(status: StatusCode, headers: &HeaderMap, url: &Url) -> Error {
     let error = status_error(status, url);
+    if status == StatusCode::BAD_REQUEST && url.scheme() == "http" && !is_json(headers) {
+        // A server with TLS that was asked without says so in a page, and a registry in JSON what it refuses.
+        return error.remedy(WITHOUT_TLS);
+    }
     match retry_after(headers) {
         Some(pause) if error.kind() == ErrorKind::Unavailable => error.retry_after(pause),
         _ => error,
     }
+}
+
+/// `true` if the answer says that it is JSON.
+fn is_json(headers: &HeaderMap) -> bool {
+    let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    kind.is_some_and(|kind| kind.contains("json"))
 }
 
 /// The time for which a server asks to be left alone: a number of seconds, or until a date by its own clock,
@@ -381,6 +394,20 @@ mod tests {
             let error = status_error(status, &url);
             assert_eq!((error.kind(), error.has_answered()), (kind, status.as_u16() < 500), "{status}");
         }
+    }
+
+    #[test]
+    fn a_server_with_tls_that_was_asked_without_gets_a_remedy() {
+        let answer = |url: &str, kind: Option<&'static str>| {
+            let headers = kind.map(|kind| (CONTENT_TYPE, HeaderValue::from_static(kind)));
+            let headers = headers.into_iter().collect();
+            refused(StatusCode::BAD_REQUEST, &headers, &Url::parse(url).unwrap()).to_string()
+        };
+        for kind in [None, Some("text/html"), Some("text/plain; charset=utf-8")] {
+            assert!(answer("http://host/", kind).contains("--plain-http"), "{kind:?}");
+        }
+        assert!(!answer("http://host/", Some("application/json; charset=utf-8")).contains("TLS"));
+        assert!(!answer("https://host/", None).contains("TLS"));
     }
 
     #[test]

@@ -28,6 +28,7 @@
 //! | [`referrers`] | artifacts that belong to a manifest |
 //! | [`stop`] | the user's request to end a command |
 //! | `silence` | stores that send nothing: warnings, and the end of waiting for one that is away |
+//! | `tls_fault` | failures of TLS that no second try clears |
 //! | `upload` | a blob on its way into a store, checked against its digest |
 //! | [`media_type`] | names of documents |
 //! | [`blob_source`] | a blob of a store as a source, for copies |
@@ -97,6 +98,7 @@ mod silence;
 pub mod stop;
 mod stoppable;
 pub mod store;
+mod tls_fault;
 mod upload;
 mod web;
 

@@ -11,8 +11,8 @@
 //! * No try begins after the deadline. A single try has no time limit as a whole, only the time-outs of each of its
 //!   steps: a long list of tags over a slow link is no failure.
 //! * A fault in a server's configuration ([`is_lasting`](headstart_block::Error::is_lasting): no ranges, a
-//!   certificate of an unknown authority) is tried again for two seconds only: a balancer may have sent one request to
-//!   the wrong server.
+//!   certificate of an unknown authority, a server without TLS) is tried once more, after the first pause: a balancer
+//!   may have sent one request to the wrong server, and a user waits for the remedy.
 //! * A check of the store has a deadline of three seconds at most.
 //! * If the caller has the manifest already and only asks for a newer one, the deadline is the same, and all tries
 //!   together end after five seconds. If the last try got no answer, the last refusal that the store sent before is
@@ -47,9 +47,6 @@ const CHECK_DEADLINE: Duration = Duration::from_secs(3);
 /// The time after which [`Store::manifest_again`] gives up: its caller can do without the store.
 const AGAIN_LIMIT: Duration = Duration::from_secs(5);
 
-/// The time for which other tries are begun if nothing is likely to change.
-const LASTING: Duration = Duration::from_secs(2);
-
 /// Pauses before a blob that is not there is asked for again, as multiples of the first pause of the settings: by
 /// default 200 and 800 ms.
 const ABSENT_PAUSES: [u32; 2] = [2, 8];
@@ -58,8 +55,8 @@ impl RetrySettings {
     /// Calls `call` until it succeeds or fails for good. Only failures of the kind [`ErrorKind::Unavailable`]
     /// are retried, after the pauses that these settings give, until the deadline. `failed` is called with
     /// each error after which the call is retried. If the server asks for a pause, the next try comes after that pause,
-    /// but at the deadline if the pause ends later. For a lasting error ([`Error::is_lasting`]), the deadline is at
-    /// most 2 s.
+    /// but at the deadline if the pause ends later. After a lasting error ([`Error::is_lasting`]) there is one
+    /// more try, and none after the second.
     ///
     /// # Errors
     /// The error of the last call.
@@ -70,18 +67,18 @@ impl RetrySettings {
         T: Send,
     {
         let begin = Instant::now();
-        let mut pause = self.first;
+        let (mut pause, mut lasted) = (self.first, false);
         loop {
             let error = match call().await {
                 Err(error) if error.kind() == ErrorKind::Unavailable => error,
                 result => return result,
             };
             let back_off = pause.min(self.most).mul_f64(1.0 - jitter() / 2.0);
-            let deadline = if error.is_lasting() { LASTING.min(self.deadline) } else { self.deadline };
-            let left = deadline.saturating_sub(begin.elapsed());
-            if back_off >= left {
+            let left = self.deadline.saturating_sub(begin.elapsed());
+            if back_off >= left || error.is_lasting() && lasted {
                 return Err(error);
             }
+            lasted |= error.is_lasting();
             let asked = error.asked_pause().unwrap_or_default();
             // After the time, not at it: other clients got the same answer.
             let wait = asked.saturating_add(back_off).min(left);
@@ -384,16 +381,31 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn lasting_errors_are_given_up_after_a_few_tries() {
-        let (start, mut tries) = (Instant::now(), 0);
+    async fn lasting_errors_are_given_up_after_a_second_try() {
+        let (settings, start, mut tries) = (RetrySettings::default(), Instant::now(), 0);
         let call = || {
             tries += 1;
             async { Err::<(), _>(Error::new(ErrorKind::Unavailable, "no ranges").lasting()) }
         };
-        let error = RetrySettings::default().run(call, |_| ()).await.unwrap_err();
-        assert!(error.is_lasting() && start.elapsed() <= LASTING, "{:?}", start.elapsed());
-        // Pauses are of random length.
-        assert!((4..=8).contains(&tries), "{tries}");
+        let error = settings.run(call, |_| ()).await.unwrap_err();
+        assert!(error.is_lasting() && start.elapsed() <= settings.first * 2, "{:?}", start.elapsed());
+        assert_eq!(tries, 2);
+        // One server of several is wrong.
+        let mut tries = 0;
+        let call = || {
+            tries += 1;
+            let now = tries;
+            let wrong = Error::new(ErrorKind::Unavailable, "no ranges").lasting();
+            async move {
+                match now {
+                    1 => unavailable(),
+                    2 => Err(wrong),
+                    _ => Ok(()),
+                }
+            }
+        };
+        settings.run(call, |_| ()).await.unwrap();
+        assert_eq!(tries, 3);
     }
 
     #[tokio::test(start_paused = true)]

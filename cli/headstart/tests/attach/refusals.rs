@@ -141,6 +141,18 @@ fn stores_with_certificates_of_their_own() {
         &format!("{image} --cache ~/cold {SERVE}"),
         &[&server.addr().to_string(), "certificate", "--ca-file"],
     );
+    // The wrong one of the two schemes.
+    let plain = Nginx::serve(&scene.path("store"));
+    let words = format!("https://{}/:v1 --cache ~/cold {SERVE}", plain.addr());
+    refused(&scene, &words, &["does not speak TLS", "write http://"]);
+    let words = format!("http://{}/:v1 --cache ~/cold {SERVE}", server.addr());
+    refused(&scene, &words, &["400", "write https://"]);
+    let host = server.addr().to_string();
+    refused(
+        &scene,
+        &format!("oci://{host}/vm:v1 --plain-http {host} --cache ~/cold {SERVE}"),
+        &["400", "leave out `--plain-http`"],
+    );
     refused(
         &scene,
         &format!("{image} --ca-file ~/tls/none.pem --cache ~/cold {SERVE}"),

@@ -10,6 +10,7 @@ use crate::counters::Meter;
 use crate::guard::{self, Guard};
 use crate::http::{self, LazyClient, Redirects};
 use crate::settings::{StoreSettings, authority};
+use crate::tls_fault::is_plain;
 use bytes::Bytes;
 use headstart_block::{Error, ErrorKind, Result};
 use parking_lot::Mutex;
@@ -182,7 +183,7 @@ impl Endpoint {
             let proof = self.auth.proof(access).await?;
             let request = proof.show(fill(self.client.get()?.request(method.clone(), url.clone())));
             let sent = http::send(request, &self.shown(url), limit).await;
-            let response = sent.map_err(|e| self.explain(e, url))?;
+            let response = sent.map_err(|e| self.explain(e))?;
             let status = response.status();
             let hidden =
                 matches!(status, StatusCode::NOT_FOUND | StatusCode::FORBIDDEN) && proof.shows_nothing();
@@ -310,16 +311,12 @@ impl Endpoint {
     }
 
     /// Adds the remedy if the cause is known.
-    fn explain(&self, error: Error, url: &Url) -> Error {
-        let text = error.to_string();
-        // The TLS library says this when the server's first bytes are not TLS.
-        if url.scheme() == "https" && text.contains("InvalidContentType") {
-            let host = authority(&self.base);
-            return error
-                .caused_by("the server does not speak TLS")
-                .remedy(format!("if it speaks plain HTTP, allow that by `--plain-http {host}`"));
+    fn explain(&self, error: Error) -> Error {
+        if !is_plain(&error) {
+            return error;
         }
-        error
+        let host = authority(&self.base);
+        error.remedy(format!("if it speaks plain HTTP, allow that by `--plain-http {host}`"))
     }
 }
 

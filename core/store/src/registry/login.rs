@@ -9,6 +9,7 @@ use super::auth::basic;
 use super::credentials::{Credential, Credentials};
 use crate::http;
 use crate::settings::{StoreSettings, authority};
+use crate::tls_fault::is_plain;
 use headstart_block::{Error, ErrorKind, Result};
 use parking_lot::Mutex;
 use reqwest::header::{AUTHORIZATION, HeaderValue, WWW_AUTHENTICATE};
@@ -63,7 +64,7 @@ impl Login {
                 Some(shown) => request().header(AUTHORIZATION, shown.header.clone()),
                 None => request(),
             };
-            let response = http::send(request, url, first_byte).await?;
+            let response = http::send(request, url, first_byte).await.map_err(without_tls)?;
             match response.status() {
                 StatusCode::UNAUTHORIZED if tried < TRIES_MAX => {
                     let next = self.others(shown, &response).await?;
@@ -140,4 +141,9 @@ impl Login {
             _ => error.remedy("check the URL, and that the server lets this user read its files"),
         }
     }
+}
+
+/// Adds the remedy if a web server that was named with `https` speaks no TLS.
+fn without_tls(error: Error) -> Error {
+    if is_plain(&error) { error.remedy("write http:// if the network is yours") } else { error }
 }

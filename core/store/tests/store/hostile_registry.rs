@@ -299,3 +299,25 @@ async fn every_request_goes_through_the_proxy() {
     assert_eq!(proxy.count("CONNECT other.invalid:443"), 1);
     assert!(error.kind() == ErrorKind::Unavailable && !error.to_string().contains("secret"), "{error}");
 }
+
+#[tokio::test]
+async fn a_registry_without_tls_is_given_up_at_once() {
+    let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (host, connections) = (server.local_addr().unwrap().to_string(), Arc::new(AtomicU64::new(0)));
+    let counted = Arc::clone(&connections);
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = server.accept().await {
+            counted.fetch_add(1, Ordering::Relaxed);
+            let _ = client.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+            // Closed with what the client has sent unread, the connection would be reset.
+            tokio::spawn(async move { client.read(&mut [0; 4096]).await });
+        }
+    });
+    let store = open(&format!("oci://{host}/vm").parse().unwrap(), &StoreSettings::default()).unwrap();
+    let error = store.check().await.unwrap_err();
+    let remedy = format!("if it speaks plain HTTP, allow that by `--plain-http {host}`");
+    let expected = format!("https://{host}/vm: the server does not speak TLS; {remedy}");
+    assert_eq!((error.kind(), error.to_string()), (ErrorKind::Unavailable, expected));
+    // One more than the first: a balancer may have several servers.
+    assert!(error.is_lasting() && connections.load(Ordering::Relaxed) == 2, "{connections:?}");
+}
