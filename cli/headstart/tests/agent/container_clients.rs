@@ -116,6 +116,43 @@ fn what_a_container_with_a_limit_has_written_is_committed_and_pushed_and_runs_on
     }
 }
 
+/// The files of `deploy` as they are: one takes the place of another, and the differ stays.
+#[test]
+fn the_files_for_containerd_name_the_snapshotter_by_either_name_and_the_differ() {
+    if !Containerd::can_run() || !Containerd::has_differs() {
+        return;
+    }
+    let scene = Scene::new();
+    let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/containerd");
+    let (files, main) = (scene.path("conf.d"), scene.path("config.toml"));
+    fs::create_dir(&files).unwrap();
+    let copy = |from: &str, to: &str| fs::copy(deploy.join(from), files.join(to)).unwrap();
+    copy("headstart-diff.toml", "headstart-diff.toml");
+    for (version, name, other) in [
+        (2, "headstart", PLUGIN),
+        (2, PLUGIN, "headstart"),
+        (3, PLUGIN, "headstart"),
+        (3, "headstart", PLUGIN),
+    ] {
+        copy(&format!("{name}.toml"), "headstart.toml");
+        let imports = files.join("*.toml");
+        fs::write(&main, format!("version = {version}\nimports = [{imports:?}]\n")).unwrap();
+        let words = ["--config", "config.toml", "config", "dump"];
+        let output = run_tool(program("containerd").to_str().unwrap(), &words, &scene.path("."));
+        let told = String::from_utf8(output.stdout).unwrap().replace('\'', "\"");
+        let table = |name: &str| told.contains(&format!("[proxy_plugins.{name}]\n"));
+        assert!(table(name) && table("headstart-diff") && !table(other), "{version} {name}:\n{told}");
+        for setting in [
+            &format!("snapshotter = \"{name}\"\n"),
+            "default = [\"headstart-diff\", \"walking\"]\n",
+            "differ = \"walking\"\n",
+        ] {
+            assert!(told.contains(setting), "{setting} {version}:\n{told}");
+        }
+        assert!(!told.contains(&format!("snapshotter = \"{other}\"")), "{told}");
+    }
+}
+
 /// The place at which `BuildKit` calls OverlayBD's program.
 const COMMIT: &str = "/opt/overlaybd/bin/overlaybd-commit";
 
