@@ -109,7 +109,7 @@ pub use http::Redirects;
 pub use limit::RateLimit;
 pub use limit::shared::set_shared_rate;
 pub use prefix::StorePrefix;
-pub use pull_credentials::{PULL_CREDENTIALS_MOST, PullCredential, PullCredentials};
+pub use pull_credentials::{OFFERED_MOST, PULL_CREDENTIALS_MOST, PullCredential, PullCredentials};
 pub use reference::{BucketScheme, Location, Reference, Selector, Tag, parse_store};
 pub use referrers::Referrer;
 pub use settings::{HedgeSettings, Mirror, ProxyUrl, RetrySettings, StoreSettings};

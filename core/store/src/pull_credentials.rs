@@ -26,6 +26,9 @@ use std::path::Path;
 /// Bytes of the file at most.
 pub const PULL_CREDENTIALS_MOST: u64 = 4 << 20;
 
+/// The credentials that pulls offer for one repository at most. The newest ones count.
+pub const OFFERED_MOST: usize = 8;
+
 /// The version of the form.
 const VERSION: u32 = 1;
 
@@ -94,10 +97,15 @@ impl PullCredentials {
         Ok(found)
     }
 
+    /// `true` if a pull offers credentials for a repository `now`.
+    pub fn is_offered(&self, repository: &str, now: u64) -> bool {
+        self.offered.get(repository).into_iter().flatten().any(|found| found.until > now)
+    }
+
     /// The credentials for a repository that may be used `now`, in seconds since 1970, in the order in which they are
     /// to be tried.
     pub fn of<'a>(&'a self, repository: &str, now: u64) -> impl Iterator<Item = &'a PullCredential> {
-        let offered = self.offered.get(repository).into_iter().flatten();
+        let offered = self.offered.get(repository).into_iter().flatten().take(OFFERED_MOST);
         offered.chain(self.repositories.get(repository)).filter(move |found| found.until > now)
     }
 }

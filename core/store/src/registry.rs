@@ -41,6 +41,7 @@
 //! * Mirrors are asked in their order, the registry itself last. One that fails rests for a while; one that lacks
 //!   a blob is not asked for it for a while. Writing and listing go to the registry itself.
 
+mod attempt;
 mod auth;
 mod blob;
 mod challenge;
@@ -324,6 +325,10 @@ impl Store for Registry {
     fn has_let_nobody_in(&self) -> bool {
         // A mirror that asks for a token says nothing about access to the registry.
         self.origin.auth.lacks_token()
+    }
+
+    async fn may_have_refused_others(&self) -> bool {
+        self.origin.auth.has_offers().await
     }
 
     /// Asks only about the manifest, as a check does: the registry sends its digest. A registry that does not, or sends

@@ -172,6 +172,10 @@ impl Store for Retrying {
         self.store.name()
     }
 
+    async fn may_have_refused_others(&self) -> bool {
+        self.store.may_have_refused_others().await
+    }
+
     async fn check(&self) -> Result<()> {
         let deadline = self.settings.deadline.min(CHECK_DEADLINE);
         let settings = RetrySettings { deadline, ..self.settings };

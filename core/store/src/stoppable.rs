@@ -71,6 +71,10 @@ impl Store for Stoppable {
         Some(&self.stop)
     }
 
+    async fn may_have_refused_others(&self) -> bool {
+        self.store.may_have_refused_others().await
+    }
+
     async fn check(&self) -> Result<()> {
         self.ask(self.store.check()).await
     }

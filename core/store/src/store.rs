@@ -93,6 +93,12 @@ pub trait Store: Send + Sync {
         false
     }
 
+    /// `true` if a refusal of this store may be meant for credentials that a pull has brought, and that end with it: then
+    /// it says nothing about the right of this host.
+    async fn may_have_refused_others(&self) -> bool {
+        false
+    }
+
     /// Reads exactly the bytes `range` of a blob. They are *not* checked against a digest; the caller must
     /// check them.
     ///

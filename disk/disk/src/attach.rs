@@ -525,7 +525,7 @@ async fn name_image(
         question.soon().await.unwrap_or(Ok(None))
     } else if located.is_some() || is_pinned {
         let answer = disk_manifest_again(&**store, &reference.selector, &digest).await;
-        grants::keep(&answer, &grants, &name, &digest);
+        grants::keep(&**store, &answer, &grants, &name, &digest).await;
         answer
     } else {
         // Without its store the image is of no use: the store gets the time that it needs.

@@ -127,7 +127,7 @@ impl Question {
         let began = Instant::now();
         let asked = async move {
             let answer = disk_manifest_again(&*store, &selector, &digest).await;
-            keep(&answer, &grants, &name, &digest);
+            keep(&*store, &answer, &grants, &name, &digest).await;
             if let Err(error) = answer.as_ref()
                 && is_refusal(error)
                 && began.elapsed() > PATIENCE
@@ -145,12 +145,15 @@ impl Question {
     }
 }
 
-/// Keeps what a store has answered about an image.
-pub(crate) fn keep(answer: &Answer, grants: &Grants, name: &str, digest: &Digest) {
+/// Keeps what a store has answered about an image. A refusal that may be meant for the credentials of a pull alone says
+/// nothing about the right of this host: the pull may be that of a user who has none.
+pub(crate) async fn keep(store: &dyn Store, answer: &Answer, grants: &Grants, name: &str, digest: &Digest) {
     match answer {
         Ok(None) => grants.renew(name, digest),
         Ok(Some((other, _))) => grants.renew(name, other),
-        Err(error) if is_refusal(error) => grants.withdraw(name, digest),
+        Err(error) if is_refusal(error) && !store.may_have_refused_others().await => {
+            grants.withdraw(name, digest);
+        }
         Err(_) => {}
     }
 }

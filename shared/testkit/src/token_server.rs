@@ -16,7 +16,7 @@ use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use parking_lot::Mutex;
 use rcgen::{CertificateParams, KeyPair, PKCS_ECDSA_P256_SHA256};
 use serde_json::{Value, json};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -44,6 +44,8 @@ struct Desk {
     key: EncodingKey,
     chain: Vec<String>,
     users: Mutex<HashMap<String, String>>,
+    /// Users whose tokens permit nothing.
+    guests: Mutex<HashSet<String>>,
     refresh_tokens: Mutex<HashMap<String, String>>,
     anonymous: AtomicBool,
     life_ms: AtomicU64,
@@ -69,6 +71,7 @@ impl TokenServer {
             key: EncodingKey::from_ec_pem(key.serialize_pem().as_bytes()).expect("a key in PEM"),
             chain: vec![STANDARD.encode(certificate.der())],
             users: Mutex::default(),
+            guests: Mutex::default(),
             refresh_tokens: Mutex::default(),
             anonymous: AtomicBool::new(false),
             life_ms: AtomicU64::new(300_000),
@@ -96,6 +99,12 @@ impl TokenServer {
     /// Adds a user. If the user exists, changes the password.
     pub fn set_user(&self, user: &str, password: &str) {
         self.desk.users.lock().insert(user.to_owned(), password.to_owned());
+    }
+
+    /// Adds a user who gets tokens that permit nothing: one who may log in, and has no right to any repository.
+    pub fn set_guest(&self, user: &str, password: &str) {
+        self.set_user(user, password);
+        self.desk.guests.lock().insert(user.to_owned());
     }
 
     /// Makes the server accept `token` as an identity token (OAuth 2 refresh token) of `user`.
@@ -193,8 +202,9 @@ impl Desk {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock past 1970").as_millis();
         let now_ms = u64::try_from(now).expect("milliseconds");
         let life_ms = self.life_ms.load(Ordering::Relaxed);
-        let access: Vec<Value> =
-            wanted.scopes.iter().filter_map(|scope| access(scope, wanted.user.is_some())).collect();
+        let is_guest = wanted.user.as_ref().is_some_and(|user| self.guests.lock().contains(user));
+        let scopes = wanted.scopes.iter().filter(|_| !is_guest);
+        let access: Vec<Value> = scopes.filter_map(|scope| access(scope, wanted.user.is_some())).collect();
         let claims = json!({
             "iss": ISSUER, "aud": SERVICE, "sub": wanted.user.as_deref().unwrap_or(""),
             "jti": format!("{}", self.granted.load(Ordering::Relaxed)),

@@ -6,11 +6,12 @@
 //! request renew them for all.
 //!
 //! A refusal is 401 or 403: there are registries that answer a token that has run out with either. A request
-//! that is refused is tried once more with a proof that it did not show before: a token after none, a new token after
-//! an old one, a password that was changed meanwhile. If that is refused as well, it is
-//! [`ErrorKind::Denied`].
+//! that is refused is tried again with a proof that it did not show before: a token after none, a new token after
+//! an old one, a password that was changed meanwhile, another credential ([`super::attempt`]). If all are refused, it
+//! is [`ErrorKind::Denied`].
 
 use super::Clock;
+use super::attempt::Attempt;
 use super::challenge::{Bearer, Challenge};
 use super::credentials::{Credential, Credentials};
 use super::domain::{host_of, is_same_domain};
@@ -58,7 +59,8 @@ pub(super) struct Proof {
 enum Shown {
     Nothing,
     Password(Credential),
-    Token(u64),
+    /// A token by its generation, and the credential that has bought it.
+    Token(u64, Credential),
 }
 
 impl Proof {
@@ -154,17 +156,20 @@ impl Auth {
         }
     }
 
-    /// The proof that a request shows now.
-    pub(super) async fn proof(self: &Arc<Self>, access: Access) -> Result<Proof> {
+    /// `true` if credentials that a pull has offered may have been shown, or may be there unshown: a refusal may be
+    /// theirs alone.
+    pub(super) async fn has_offers(&self) -> bool {
+        self.credentials.has_offers().await
+    }
+
+    /// The proof that a request shows now, to which those of `attempt` were refused.
+    pub(super) async fn proof(self: &Arc<Self>, access: Access, attempt: &Attempt) -> Result<Proof> {
         let scheme = self.scheme.lock().clone();
         match scheme {
             Scheme::Unknown => Ok(Proof { shown: Shown::Nothing, header: None }),
             Scheme::Basic => {
-                let mut credential = self.credentials.get().await?;
-                if !matches!(credential, Credential::Password(..)) {
-                    // A user may have logged in meanwhile.
-                    credential = self.credentials.others_than(&credential).await?.unwrap_or(credential);
-                }
+                let credential = self.credentials.choose(attempt, true).await?;
+                let credential = credential.unwrap_or(Credential::Nothing(None));
                 let Credential::Password(user, password) = &credential else {
                     return Err(self.denied(&credential, "asks for a password"));
                 };
@@ -172,15 +177,15 @@ impl Auth {
                 Ok(Proof { shown: Shown::Password(credential), header: Some(header) })
             }
             Scheme::Bearer(bearer) => {
-                let token = self.token(&bearer, access).await?;
+                let token = self.token(&bearer, access, attempt).await?;
                 let header = secret_header(format!("Bearer {}", token.secret.reveal()))?;
-                Ok(Proof { shown: Shown::Token(token.generation), header: Some(header) })
+                Ok(Proof { shown: Shown::Token(token.generation, token.credential), header: Some(header) })
             }
         }
     }
 
-    /// Handles an answer of 401 or 403 to a request that showed `proof`. `Ok` if another proof may help.
-    /// `again` tells that this request was refused with a token or a password before.
+    /// Handles an answer of 401 or 403 to a request that showed `proof`, and notes it in `attempt`. `Ok` if another
+    /// proof may help.
     ///
     /// # Errors
     /// [`ErrorKind::Denied`] where there is nothing else to show.
@@ -189,7 +194,7 @@ impl Auth {
         proof: &Proof,
         access: Access,
         response: Response,
-        again: bool,
+        attempt: &mut Attempt,
     ) -> Result<()> {
         let asked = challenge(response.headers());
         let status = response.status();
@@ -203,20 +208,24 @@ impl Auth {
         };
         let denied =
             |credential: &Credential| self.denied(credential, &format!("answered {status}{message}"));
-        match &proof.shown {
-            Shown::Nothing if asked.is_some() => Ok(()),
-            _ if changed && !again => Ok(()),
-            Shown::Nothing => Err(denied(&Credential::Nothing(None))),
-            Shown::Password(credential) => match self.credentials.others_than(credential).await? {
-                Some(_) if !again => Ok(()),
-                _ => Err(denied(credential)),
-            },
-            Shown::Token(generation) => {
+        let credential = match &proof.shown {
+            Shown::Nothing if asked.is_some() => return Ok(()),
+            _ if changed && attempt.takes_new_scheme() => return Ok(()),
+            Shown::Nothing => return Err(denied(&Credential::Nothing(None))),
+            Shown::Password(credential) => {
+                attempt.refuse(credential);
+                credential
+            }
+            Shown::Token(generation, credential) => {
                 // Also at the end: the next request shall not begin with a token that was refused.
                 self.slot(access).tokens.lock().reject(*generation);
-                if again { Err(denied(&self.credentials.get().await?)) } else { Ok(()) }
+                attempt.refuse_token_of(credential);
+                credential
             }
-        }
+        };
+        let by_password = matches!(*self.scheme.lock(), Scheme::Basic);
+        let next = self.credentials.choose(attempt, by_password).await?;
+        if next.is_some() { Ok(()) } else { Err(denied(credential)) }
     }
 
     /// Takes a challenge from the answer to a request that showed nothing. Returns `true` if there was one.
@@ -241,12 +250,16 @@ impl Auth {
     }
 
     /// A good token: the kept one, or a new one that this request or another one fetches.
-    async fn token(self: &Arc<Self>, bearer: &Bearer, access: Access) -> Result<Token> {
+    async fn token(self: &Arc<Self>, bearer: &Bearer, access: Access, attempt: &Attempt) -> Result<Token> {
         let slot = self.slot(access);
-        let decide = || slot.tokens.lock().decide(self.clock.now());
-        // Twice is for a token that was refused right after it came; more is a server that gives no good
-        // ones.
-        for _ in 0..4 {
+        let decide = || {
+            let mut tokens = slot.tokens.lock();
+            tokens.reject_those(|token| attempt.has_refused(&token.credential));
+            tokens.decide(self.clock.now())
+        };
+        // Twice is for a token that was refused right after it came, and once more for one of a credential that was
+        // refused to this request alone; more is a server that gives no good ones.
+        for _ in 0..5 {
             match decide() {
                 Decision::Use(token) => return Ok(token),
                 Decision::RenewSoon(token) => {
@@ -258,7 +271,7 @@ impl Auth {
                     Turn::Followed(Err(failure)) => return Err(failure.error()),
                     // Another request may have finished just before.
                     Turn::Lead(lead) if decide() == Decision::Renew => {
-                        let renewal = self.begin_renewal(bearer, access, lead).await;
+                        let renewal = self.begin_renewal(bearer, access, lead, attempt.clone()).await;
                         // The token counts as used from now on.
                         let _ = decide();
                         return renewal
@@ -279,15 +292,16 @@ impl Auth {
         bearer: &Bearer,
         access: Access,
         lead: Lead,
+        attempt: Attempt,
     ) -> JoinHandle<Result<Token>> {
         let (auth, bearer) = (Arc::clone(self), bearer.clone());
-        tokio::spawn(async move { auth.renew(&bearer, access, lead).await })
+        tokio::spawn(async move { auth.renew(&bearer, access, lead, attempt).await })
     }
 
     /// Renews in the background, unless another request does so already.
     fn renew_ahead(self: &Arc<Self>, bearer: &Bearer, access: Access) {
         let Some(lead) = self.slot(access).flight.try_lead() else { return };
-        let renewal = self.begin_renewal(bearer, access, lead);
+        let renewal = self.begin_renewal(bearer, access, lead, Attempt::default());
         tokio::spawn(async move {
             if let Ok(Err(error)) = renewal.await {
                 tracing::warn!(%error, "renewing a token ahead of its end failed");
@@ -311,15 +325,22 @@ impl Auth {
         });
     }
 
-    async fn renew(self: &Arc<Self>, bearer: &Bearer, access: Access, lead: Lead) -> Result<Token> {
+    async fn renew(
+        self: &Arc<Self>,
+        bearer: &Bearer,
+        access: Access,
+        lead: Lead,
+        attempt: Attempt,
+    ) -> Result<Token> {
         let asked = self.clock.now();
-        let fetched = timeout(RENEWAL_TIMEOUT, self.fetch(bearer, access)).await.unwrap_or_else(|_| {
-            let cause = format!("gave no token within {} s", RENEWAL_TIMEOUT.as_secs());
-            Err(Error::new(ErrorKind::Unavailable, cause).about(http::redact(&bearer.realm)))
-        });
+        let fetched =
+            timeout(RENEWAL_TIMEOUT, self.fetch(bearer, access, attempt)).await.unwrap_or_else(|_| {
+                let cause = format!("gave no token within {} s", RENEWAL_TIMEOUT.as_secs());
+                Err(Error::new(ErrorKind::Unavailable, cause).about(http::redact(&bearer.realm)))
+            });
         let token = match fetched {
-            Ok((secret, life)) => {
-                let token = self.slot(access).tokens.lock().accept(secret, asked, life);
+            Ok((secret, life, credential)) => {
+                let token = self.slot(access).tokens.lock().accept((secret, credential), asked, life);
                 self.look_after(bearer, access, token.generation);
                 Ok(token)
             }
@@ -332,11 +353,21 @@ impl Auth {
         token
     }
 
-    /// Asks the token server, with other credentials if it refuses those known so far.
-    async fn fetch(&self, bearer: &Bearer, access: Access) -> Result<(Secret, Duration)> {
-        let mut credential = self.credentials.get().await?;
+    /// Asks the token server with one credential after the other, but for those that `attempt` has refused. Returns the
+    /// one that has bought the token, too.
+    async fn fetch(
+        &self,
+        bearer: &Bearer,
+        access: Access,
+        mut attempt: Attempt,
+    ) -> Result<(Secret, Duration, Credential)> {
+        let url = &bearer.realm;
+        let mut refusal = None;
         loop {
-            let url = &bearer.realm;
+            let Some(credential) = self.credentials.choose(&attempt, false).await? else {
+                let nobody = || self.denied(&Credential::Nothing(None), "refuses all credentials");
+                return Err(refusal.unwrap_or_else(nobody));
+            };
             if !matches!(credential, Credential::Nothing(_)) {
                 self.trust(url).await?;
             }
@@ -346,19 +377,16 @@ impl Auth {
             let request = self.token_request(bearer, access, &credential)?;
             let response = http::send(request, url, self.settings.first_byte_timeout).await?;
             match response.status() {
-                StatusCode::OK => return self.token_answer(response).await,
+                StatusCode::OK => {
+                    let (secret, life) = self.token_answer(response).await?;
+                    return Ok((secret, life, credential));
+                }
                 status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::BAD_REQUEST) => {
                     let message = super::server_message(response).await;
-                    match self.credentials.others_than(&credential).await? {
-                        Some(other) => credential = other,
-                        None => {
-                            let what = format!(
-                                "has its token server {}, which answered {status}{message}",
-                                http::redact(url)
-                            );
-                            return Err(self.denied(&credential, &what));
-                        }
-                    }
+                    let shown = http::redact(url);
+                    let what = format!("has its token server {shown}, which answered {status}{message}");
+                    refusal = Some(self.denied(&credential, &what));
+                    attempt.refuse(&credential);
                 }
                 _ => return Err(http::refusal(&response)),
             }
@@ -434,8 +462,9 @@ impl Auth {
             return Ok(());
         }
         // A user that has credentials for the token server itself knows it.
-        let of_it = Credentials::new(&host, self.settings.docker_config.as_deref()).get().await?;
-        if !matches!(of_it, Credential::Nothing(_)) {
+        let of_it = Credentials::new(&host, self.settings.docker_config.as_deref());
+        let of_it = of_it.choose(&Attempt::default(), false).await?;
+        if !matches!(of_it, None | Some(Credential::Nothing(_))) {
             return Ok(());
         }
         denied(

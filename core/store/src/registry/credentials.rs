@@ -4,15 +4,17 @@
 //! give passwords that last for hours, and people log in again. A helper that fails is no error by itself, because
 //! the registry may be open to all; if it is not, the refusal says what was wrong with the helper.
 
+use super::attempt::Attempt;
 use super::token::Secret;
 use crate::pull_credentials::PullCredentials;
 use crate::settings::StoreSettings;
 use docker_credential::{CredentialRetrievalError, DockerCredential, get_credential_from_reader};
-use headstart_block::{Error, Result};
+use headstart_block::{Error, ErrorKind, Result};
 use std::env;
 use std::fs::File;
 use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Mutex, oneshot};
@@ -39,23 +41,31 @@ pub(super) enum Credential {
     Identity(Secret),
 }
 
+impl Credential {
+    /// `true` if it is a user with a password.
+    pub(super) fn is_password(&self) -> bool {
+        matches!(self, Self::Password(..))
+    }
+}
+
 /// The credentials for one registry.
 pub(super) struct Credentials {
     key: String,
     file: Option<PathBuf>,
     /// The file of credentials for single repositories, and the name of this one in it.
     own: Option<(PathBuf, String)>,
+    /// `true` once pulls have offered credentials for the repository.
+    has_seen_offers: AtomicBool,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
+    /// The one that was chosen last.
     found: Option<Credential>,
-    /// Those that were refused since all of them were.
-    refused: Vec<Credential>,
-    /// The look-up that is under way. A look-up without waiters goes on, and so does a helper that hangs:
-    /// the next one waits for that, and runs no other.
-    under_way: Option<oneshot::Receiver<Result<Vec<Credential>>>>,
+    /// The look-up at docker's place that is under way. A look-up without waiters goes on, and so does a helper that
+    /// hangs: the next one waits for that, and runs no other.
+    under_way: Option<oneshot::Receiver<Result<Credential>>>,
 }
 
 impl Credentials {
@@ -67,10 +77,11 @@ impl Credentials {
         let directory =
             directory.or_else(|| env::var_os("DOCKER_CONFIG").map(PathBuf::from)).or_else(from_home);
         let file = directory.map(|path| if path.is_file() { path } else { path.join("config.json") });
-        Self { key: key.to_owned(), file, own: None, state: Mutex::default() }
+        let (own, has_seen_offers) = (None, AtomicBool::new(false));
+        Self { key: key.to_owned(), file, own, has_seen_offers, state: Mutex::default() }
     }
 
-    /// The credentials for a repository at `host`: its own ones, or those of the host.
+    /// The credentials for a repository at `host`: its own ones, then those of the host.
     pub(super) fn of_repository(host: &str, repository: &str, settings: &StoreSettings) -> Self {
         let host_name = if host == super::DOCKER_HUB_API { DOCKER_HUB_NAME } else { host };
         let own = settings.pull_credentials.clone().map(|file| (file, format!("{host_name}/{repository}")));
@@ -82,46 +93,59 @@ impl Credentials {
         self.file.as_ref().map_or_else(|| "no file".to_owned(), |file| file.display().to_string())
     }
 
-    /// The credentials, looked up once.
-    pub(super) async fn get(&self) -> Result<Credential> {
-        let mut state = self.state.lock().await;
-        if let Some(credential) = &state.found {
-            return Ok(credential.clone());
-        }
-        let credential = self.look_up(&mut state).await?;
-        state.found = Some(credential.clone());
-        Ok(credential)
+    /// `true` if there were credentials that a pull offers when they were looked up, or if there are some now.
+    pub(super) async fn has_offers(&self) -> bool {
+        // What cannot be read says nothing.
+        self.has_seen_offers() || self.own().await.is_err() || self.has_seen_offers()
     }
 
-    /// Credentials other than the `refused` ones, if there are any by now: each is shown once, in their order.
-    pub(super) async fn others_than(&self, refused: &Credential) -> Result<Option<Credential>> {
-        let mut state = self.state.lock().await;
-        if state.found.as_ref() == Some(refused) {
-            state.refused.push(refused.clone());
-            let found = self.look_up(&mut state).await?;
-            let are_all_refused = state.refused.contains(&found);
-            state.found = Some(found);
-            if are_all_refused {
-                // One that was refused long ago may be right by then.
-                state.refused.clear();
-                return Ok(None);
-            }
-        }
-        Ok(state.found.clone().filter(|credential| credential != refused))
+    fn has_seen_offers(&self) -> bool {
+        self.has_seen_offers.load(Ordering::Relaxed)
     }
 
-    /// Looks the credentials up, and takes the first one that was not refused, or the last one.
-    async fn look_up(&self, state: &mut State) -> Result<Credential> {
-        if self.file.is_none() && self.own.is_none() {
-            return Ok(Credential::Nothing(None));
+    /// The credential that a request shows, but for those that were refused to it; `None` if there is no other. The one
+    /// that was chosen last is taken without a look. `by_password` prefers passwords; what else comes is all that there
+    /// is.
+    pub(super) async fn choose(&self, attempt: &Attempt, by_password: bool) -> Result<Option<Credential>> {
+        let mut state = self.state.lock().await;
+        let is_good =
+            |found: &Credential| !attempt.has_refused(found) && (!by_password || found.is_password());
+        if let Some(found) = state.found.as_ref().filter(|found| is_good(found)) {
+            return Ok(Some(found.clone()));
         }
+        let own = self.own().await?;
+        let mut chosen = attempt.next(&own, by_password).cloned();
+        if !chosen.as_ref().is_some_and(is_good) {
+            // A helper is run only where nothing else is left.
+            let of_host = self.of_host(&mut state).await?;
+            let is_of_use = own.is_empty() || !matches!(of_host, Credential::Nothing(_));
+            let all: Vec<_> = chosen.into_iter().chain(is_of_use.then_some(of_host)).collect();
+            chosen = attempt.next(&all, by_password).cloned();
+        }
+        state.found.clone_from(&chosen);
+        Ok(chosen)
+    }
+
+    /// The credentials for the repository alone, in the order in which they are to be tried, each once.
+    async fn own(&self) -> Result<Vec<Credential>> {
+        let Some((file, repository)) = self.own.clone() else { return Ok(Vec::new()) };
+        let read = tokio::task::spawn_blocking(move || read_own(&file, &repository)).await;
+        let failed = |e| Error::new(ErrorKind::Io, "looking up credentials failed").caused_by(e);
+        let (own, has_offers) = read.map_err(failed)??;
+        self.has_seen_offers.fetch_or(has_offers, Ordering::Relaxed);
+        Ok(own)
+    }
+
+    /// The credential of the host, at docker's place.
+    async fn of_host(&self, state: &mut State) -> Result<Credential> {
+        let Some(file) = &self.file else { return Ok(Credential::Nothing(None)) };
         let receive = state.under_way.get_or_insert_with(|| {
-            let (own, file, key) = (self.own.clone(), self.file.clone(), self.key.clone());
+            let (file, key) = (file.clone(), self.key.clone());
             let (send, receive) = oneshot::channel();
             // A thread of its own, left alone if it takes too long: the runtime would wait for its blocking
             // threads.
             thread::spawn(move || {
-                let _ = send.send(read_all(own.as_ref(), file.as_deref(), &key));
+                let _ = send.send(read(&file, &key));
             });
             receive
         });
@@ -131,35 +155,16 @@ impl Credentials {
             return nothing(format!("its credential helper does not answer within {time} s"));
         };
         state.under_way = None;
-        match found {
-            Ok(found) => Ok(next_of(found?, &state.refused)),
-            Err(_) => nothing("looking up its credentials failed".to_owned()),
-        }
+        found.unwrap_or_else(|_| nothing("looking up its credentials failed".to_owned()))
     }
 }
 
-/// The credential to show after the refused ones; the last one stays.
-fn next_of(mut found: Vec<Credential>, refused: &[Credential]) -> Credential {
-    let last = found.len().saturating_sub(1);
-    let at = found.iter().position(|found| !refused.contains(found)).unwrap_or(last);
-    if found.is_empty() { Credential::Nothing(None) } else { found.swap_remove(at) }
-}
-
-/// The credentials of a repository, in the order in which they are to be shown, or the one of its host.
-fn read_all(own: Option<&(PathBuf, String)>, file: Option<&Path>, key: &str) -> Result<Vec<Credential>> {
-    let own = own.map(|(file, repository)| read_own(file, repository)).transpose()?.unwrap_or_default();
-    if !own.is_empty() {
-        return Ok(own);
-    }
-    file.map_or(Ok(Credential::Nothing(None)), |file| read(file, key)).map(|found| vec![found])
-}
-
-/// The credentials for a single repository, each once.
+/// The credentials for a single repository, each once, and whether pulls offer some of them.
 #[expect(clippy::disallowed_methods, reason = "credentials have an end")]
-fn read_own(file: &Path, repository: &str) -> Result<Vec<Credential>> {
+fn read_own(file: &Path, repository: &str) -> Result<(Vec<Credential>, bool)> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let mut all = Vec::new();
-    for found in PullCredentials::read(file)?.of(repository, now) {
+    let (kept, mut all) = (PullCredentials::read(file)?, Vec::new());
+    for found in kept.of(repository, now) {
         let credential = match found.identity_token.as_str() {
             "" => Credential::Password(found.username.clone(), Secret::new(&found.password)),
             token => Credential::Identity(Secret::new(token)),
@@ -168,7 +173,7 @@ fn read_own(file: &Path, repository: &str) -> Result<Vec<Credential>> {
             all.push(credential);
         }
     }
-    Ok(all)
+    Ok((all, kept.is_offered(repository, now)))
 }
 
 fn read(file: &Path, key: &str) -> Result<Credential> {
@@ -216,7 +221,12 @@ mod tests {
     async fn found(config: &str, host: &str) -> Result<Credential> {
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join("config.json"), config).unwrap();
-        Credentials::new(host, Some(directory.path())).get().await
+        shown(&Credentials::new(host, Some(directory.path()))).await
+    }
+
+    /// What a request shows first.
+    async fn shown(credentials: &Credentials) -> Result<Credential> {
+        Ok(credentials.choose(&Attempt::default(), false).await?.unwrap())
     }
 
     fn password(user: &str, password: &str) -> Credential {
@@ -244,7 +254,7 @@ mod tests {
         let error = found("no json", "x").await.unwrap_err();
         assert!(error.to_string().contains("config.json"), "{error}");
         let nowhere = Credentials::new("x", Some(Path::new("/nonexistent")));
-        assert_eq!(nowhere.get().await.unwrap(), Credential::Nothing(None));
+        assert_eq!(shown(&nowhere).await.unwrap(), Credential::Nothing(None));
     }
 
     #[tokio::test]
@@ -263,7 +273,7 @@ mod tests {
             ..StoreSettings::default()
         };
         let of = async |host: &str, repository: &str| {
-            Credentials::of_repository(host, repository, &settings).get().await
+            shown(&Credentials::of_repository(host, repository, &settings)).await
         };
         assert_eq!(of("x", "a").await.unwrap(), password("own", "q"));
         for other in ["b", "a/b", "old"] {
@@ -274,40 +284,62 @@ mod tests {
         assert!(of("x", "a").await.unwrap_err().to_string().contains("own.json"));
     }
 
+    /// The credentials that a request shows that is refused each time.
+    async fn all_of(credentials: &Credentials) -> Vec<Credential> {
+        let (mut attempt, mut all) = (Attempt::default(), Vec::new());
+        while let Some(next) = credentials.choose(&attempt, true).await.unwrap() {
+            attempt.refuse(&next);
+            all.push(next);
+        }
+        all
+    }
+
     #[tokio::test]
-    async fn credentials_that_were_offered_and_refused_make_room_for_the_accepted_ones() {
+    async fn offered_credentials_accepted_ones_and_those_of_the_host_are_all_tried() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("own.json");
         let one = |password: &str| {
             format!(r#"{{"username": "u", "password": "{password}", "until": 99999999999}}"#)
         };
-        let write = |offered: &[&str]| {
+        let write = |accepted: &[&str], offered: &[&str]| {
             let offered: Vec<_> = offered.iter().map(|password| one(password)).collect();
-            let (good, offered) = (one("good"), offered.join(", "));
+            let accepted: Vec<_> = accepted.iter().map(|it| format!(r#""x/a": {}"#, one(it))).collect();
+            let (accepted, offered) = (accepted.join(""), offered.join(", "));
             let text = format!(
-                r#"{{"version": 1, "repositories": {{"x/a": {good}}}, "offered": {{"x/a": [{offered}]}}}}"#
+                r#"{{"version": 1, "repositories": {{{accepted}}}, "offered": {{"x/a": [{offered}]}}}}"#
             );
             fs::write(&file, text).unwrap();
         };
-        let settings = StoreSettings { pull_credentials: Some(file.clone()), ..StoreSettings::default() };
+        let settings = StoreSettings {
+            pull_credentials: Some(file.clone()),
+            docker_config: Some(directory.path().to_owned()),
+            ..StoreSettings::default()
+        };
         let credentials = Credentials::of_repository("x", "a", &settings);
-        write(&["wrong", "good", "bad"]);
-        let mut shown = credentials.get().await.unwrap();
-        for password_shown in ["wrong", "good", "bad"] {
-            assert_eq!(shown, password("u", password_shown));
-            let next = credentials.others_than(&shown).await.unwrap();
-            assert_eq!(next.is_none(), password_shown == "bad", "each is shown once");
-            shown = next.unwrap_or(shown);
-        }
-        write(&[]);
-        assert_eq!(credentials.others_than(&shown).await.unwrap(), Some(password("u", "good")));
-        assert_eq!(credentials.others_than(&password("u", "good")).await.unwrap(), None);
+        let passwords = |all: &[&str]| all.iter().map(|it| password("u", it)).collect::<Vec<_>>();
+        write(&["good"], &[]);
+        assert_eq!(all_of(&credentials).await, passwords(&["good"]));
+        assert!(!credentials.has_offers().await);
+        write(&["good"], &["wrong", "good", "bad"]);
+        assert_eq!(all_of(&credentials).await, passwords(&["wrong", "good", "bad"]), "each once");
+        fs::write(directory.path().join("config.json"), r#"{"auths": {"x": {"auth": "dTpw"}}}"#).unwrap();
+        assert_eq!(all_of(&credentials).await, passwords(&["wrong", "good", "bad", "p"]));
         // The accepted ones are refused one day, while a pull offers new ones.
-        write(&["new"]);
-        let accepted = password("u", "good");
-        assert_eq!(credentials.get().await.unwrap(), accepted);
-        assert_eq!(credentials.others_than(&accepted).await.unwrap(), Some(password("u", "new")));
-        assert_eq!(credentials.others_than(&password("u", "new")).await.unwrap(), None);
+        write(&["good"], &[]);
+        let nothing = Attempt::default();
+        assert_eq!(credentials.choose(&nothing, true).await.unwrap(), Some(password("u", "good")));
+        write(&["good"], &["new"]);
+        let mut attempt = Attempt::default();
+        attempt.refuse(&password("u", "good"));
+        assert_eq!(credentials.choose(&attempt, true).await.unwrap(), Some(password("u", "new")));
+        write(&[], &["wrong"]);
+        assert_eq!(
+            all_of(&Credentials::of_repository("x", "a", &settings)).await,
+            passwords(&["wrong", "p"])
+        );
+        write(&[], &[]);
+        assert!(credentials.has_offers().await, "what was shown may have been refused meanwhile");
+        assert!(!Credentials::of_repository("x", "a", &settings).has_offers().await);
     }
 
     #[tokio::test]
@@ -316,16 +348,17 @@ mod tests {
         let file = directory.path().join("config.json");
         fs::write(&file, r#"{"auths": {"x": {"auth": "dTpw"}}}"#).unwrap();
         let credentials = Credentials::new("x", Some(directory.path()));
-        let old = credentials.get().await.unwrap();
-        assert_eq!(credentials.others_than(&old).await.unwrap(), None);
+        let (first, mut refused) = (Attempt::default(), Attempt::default());
+        let old = credentials.choose(&first, false).await.unwrap().unwrap();
+        refused.refuse(&old);
+        assert_eq!(credentials.choose(&refused, false).await.unwrap(), None);
+        assert_eq!(credentials.choose(&first, false).await.unwrap(), Some(old.clone()));
         fs::write(&file, r#"{"auths": {"x": {"auth": "dTpx"}}}"#).unwrap();
-        assert_eq!(credentials.get().await.unwrap(), old, "not before they are refused");
-        assert_eq!(credentials.others_than(&old).await.unwrap(), Some(password("u", "q")));
-        assert_eq!(
-            credentials.others_than(&old).await.unwrap(),
-            Some(password("u", "q")),
-            "somebody looked already"
-        );
+        assert_eq!(credentials.choose(&first, false).await.unwrap(), Some(old), "not before it is refused");
+        let new = Some(password("u", "q"));
+        assert_eq!(credentials.choose(&refused, false).await.unwrap(), new);
+        fs::remove_file(file).unwrap();
+        assert_eq!(credentials.choose(&refused, false).await.unwrap(), new, "it is known by now");
     }
 
     /// A pipe without a writer stands for a helper that hangs.
@@ -337,12 +370,12 @@ mod tests {
         let credentials = Credentials::new("x", Some(directory.path()));
         let short = Duration::from_millis(30);
         for _ in 0..5 {
-            assert!(timeout(short, credentials.get()).await.is_err());
+            assert!(timeout(short, shown(&credentials)).await.is_err());
         }
         // Only one look-up can read this: several would take it away from one another.
         let write =
             tokio::task::spawn_blocking(move || fs::write(file, r#"{"auths": {"x": {"auth": "dTpw"}}}"#));
-        assert_eq!(timeout(short * 2000, credentials.get()).await.unwrap().unwrap(), password("u", "p"));
+        assert_eq!(timeout(short * 2000, shown(&credentials)).await.unwrap().unwrap(), password("u", "p"));
         write.await.unwrap().unwrap();
     }
 }

@@ -3,6 +3,7 @@
 //! A mirror that fails rests for a while, during which others are asked; a missing blob or manifest is no
 //! failure.
 
+use super::attempt::Attempt;
 use super::auth::{Access, Auth};
 use super::routes::BlobRoutes;
 use super::{CHECKED, Clock};
@@ -178,9 +179,9 @@ impl Endpoint {
         limit: Duration,
         fill: impl Fn(RequestBuilder) -> RequestBuilder + Send,
     ) -> Result<Response> {
-        let mut again = false;
+        let mut attempt = Attempt::default();
         loop {
-            let proof = self.auth.proof(access).await?;
+            let proof = self.auth.proof(access, &attempt).await?;
             let request = proof.show(fill(self.client.get()?.request(method.clone(), url.clone())));
             let sent = http::send(request, &self.shown(url), limit).await;
             let response = sent.map_err(|e| self.explain(e))?;
@@ -196,8 +197,7 @@ impl Endpoint {
             if !matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
                 return Ok(response);
             }
-            self.auth.refused(&proof, access, response, again).await?;
-            again |= !proof.shows_nothing();
+            self.auth.refused(&proof, access, response, &mut attempt).await?;
         }
     }
 

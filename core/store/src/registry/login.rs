@@ -5,6 +5,7 @@
 //! only (the HTTP library drops it if a redirect leads to another host), and without TLS only where the settings
 //! allow that.
 
+use super::attempt::Attempt;
 use super::auth::basic;
 use super::credentials::{Credential, Credentials};
 use crate::http;
@@ -59,6 +60,7 @@ impl Login {
         first_byte: Duration,
     ) -> Result<Response> {
         let mut shown = self.shown.lock().clone();
+        let mut attempt = Attempt::default();
         for tried in 1.. {
             let request = match &shown {
                 Some(shown) => request().header(AUTHORIZATION, shown.header.clone()),
@@ -67,7 +69,7 @@ impl Login {
             let response = http::send(request, url, first_byte).await.map_err(without_tls)?;
             match response.status() {
                 StatusCode::UNAUTHORIZED if tried < TRIES_MAX => {
-                    let next = self.others(shown, &response).await?;
+                    let next = self.others(shown, &response, &mut attempt).await?;
                     *self.shown.lock() = Some(next.clone());
                     shown = Some(next);
                 }
@@ -81,7 +83,12 @@ impl Login {
     }
 
     /// The proof to show instead of the refused one, if there is any.
-    async fn others(&self, refused: Option<Shown>, response: &Response) -> Result<Shown> {
+    async fn others(
+        &self,
+        refused: Option<Shown>,
+        response: &Response,
+        attempt: &mut Attempt,
+    ) -> Result<Shown> {
         let ours = authority(response.url()) == self.host;
         let asks = response.headers().get_all(WWW_AUTHENTICATE).iter();
         let mut asks = asks.filter_map(|value| value.to_str().ok());
@@ -89,17 +96,10 @@ impl Login {
         if !ours || !for_password {
             return Err(self.refused(refused.as_ref(), response));
         }
-        let credential = match &refused {
-            None => Some(self.credentials.get().await?),
-            Some(shown) => self.credentials.others_than(&shown.credential).await?,
-        };
-        // A user may have entered them meanwhile.
-        let credential = match credential {
-            Some(nothing @ Credential::Nothing(_)) => {
-                Some(self.credentials.others_than(&nothing).await?.unwrap_or(nothing))
-            }
-            credential => credential,
-        };
+        if let Some(shown) = &refused {
+            attempt.refuse(&shown.credential);
+        }
+        let credential = self.credentials.choose(attempt, true).await?;
         let Some(Credential::Password(user, password)) = &credential else {
             let error = self.refused(refused.as_ref(), response);
             return Err(match credential {

@@ -16,6 +16,7 @@
 //!
 //! Times are durations since the client started, on a clock that never goes back.
 
+use super::credentials::Credential;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,6 +55,8 @@ impl fmt::Debug for Secret {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Token {
     pub(super) secret: Secret,
+    /// The credential that has bought it.
+    pub(super) credential: Credential,
     /// The number of the token among those of one slot.
     pub(super) generation: u64,
 }
@@ -110,10 +113,15 @@ impl TokenSlot {
         }
     }
 
-    /// Takes a token that was asked for at `asked` and is good for `life` from then on.
-    pub(super) fn accept(&mut self, secret: Secret, asked: Duration, life: Duration) -> Token {
+    /// Takes a token that was asked for with a credential at `asked`, and is good for `life` from then on.
+    pub(super) fn accept(
+        &mut self,
+        (secret, credential): (Secret, Credential),
+        asked: Duration,
+        life: Duration,
+    ) -> Token {
         self.generation += 1;
-        let token = Token { secret, generation: self.generation };
+        let token = Token { secret, credential, generation: self.generation };
         self.current = Some(Current { token: token.clone(), obtained: asked, life, used: false });
         token
     }
@@ -146,6 +154,13 @@ impl TokenSlot {
         self.pause_until = now.saturating_add(PAUSE);
     }
 
+    /// Forgets the token if a request cannot use it.
+    pub(super) fn reject_those(&mut self, is_of_no_use: impl Fn(&Token) -> bool) {
+        if self.current.as_ref().is_some_and(|current| is_of_no_use(&current.token)) {
+            self.current = None;
+        }
+    }
+
     /// Notes that the registry refused the token of `generation`: it is no longer used. A newer one stays.
     pub(super) fn reject(&mut self, generation: u64) {
         if self.current.as_ref().is_some_and(|current| current.token.generation == generation) {
@@ -159,6 +174,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn bought(text: &str) -> (Secret, Credential) {
+        (Secret::new(text), Credential::Nothing(None))
+    }
+
     fn seconds(n: u64) -> Duration {
         Duration::from_secs(n)
     }
@@ -167,7 +186,7 @@ mod tests {
     fn a_token_is_used_then_renewed_in_the_background_then_waited_for() {
         let mut slot = TokenSlot::default();
         assert_eq!(slot.decide(seconds(0)), Decision::Renew);
-        let token = slot.accept(Secret::new("a"), seconds(10), seconds(60));
+        let token = slot.accept(bought("a"), seconds(10), seconds(60));
         assert_eq!(slot.decide(seconds(54)), Decision::Use(token.clone()));
         assert_eq!(slot.decide(seconds(55)), Decision::RenewSoon(token.clone()));
         assert_eq!(slot.decide(seconds(69)), Decision::RenewSoon(token));
@@ -177,7 +196,7 @@ mod tests {
     #[test]
     fn a_long_life_is_renewed_half_a_minute_before_its_end() {
         let mut slot = TokenSlot::default();
-        let token = slot.accept(Secret::new("a"), seconds(0), seconds(3600));
+        let token = slot.accept(bought("a"), seconds(0), seconds(3600));
         assert_eq!(slot.decide(seconds(3569)), Decision::Use(token.clone()));
         assert_eq!(slot.decide(seconds(3570)), Decision::RenewSoon(token));
     }
@@ -186,7 +205,7 @@ mod tests {
     fn a_used_token_is_renewed_without_a_request() {
         let mut slot = TokenSlot::default();
         assert_eq!((slot.due_at(), slot.is_due(0, seconds(0))), (None, false));
-        let token = slot.accept(Secret::new("a"), seconds(10), seconds(60));
+        let token = slot.accept(bought("a"), seconds(10), seconds(60));
         assert_eq!(slot.due_at(), Some(seconds(55)));
         assert!(!slot.is_due(token.generation, seconds(56)), "nobody used it");
         slot.decide(seconds(20));
@@ -196,14 +215,14 @@ mod tests {
         slot.fail(seconds(55));
         assert!(!slot.is_due(token.generation, seconds(55)), "it failed just now");
         // The next one has to be used itself.
-        let next = slot.accept(Secret::new("b"), seconds(55), seconds(60));
+        let next = slot.accept(bought("b"), seconds(55), seconds(60));
         assert!(!slot.is_due(token.generation, seconds(100)) && !slot.is_due(next.generation, seconds(114)));
     }
 
     #[test]
     fn a_failed_renewal_is_not_tried_at_once() {
         let mut slot = TokenSlot::default();
-        let token = slot.accept(Secret::new("a"), seconds(0), seconds(60));
+        let token = slot.accept(bought("a"), seconds(0), seconds(60));
         slot.fail(seconds(50));
         assert_eq!(slot.decide(seconds(51)), Decision::Use(token.clone()));
         assert_eq!(slot.decide(seconds(52)), Decision::RenewSoon(token));
@@ -214,8 +233,8 @@ mod tests {
     #[test]
     fn a_refusal_of_an_old_token_leaves_the_new_one() {
         let mut slot = TokenSlot::default();
-        let old = slot.accept(Secret::new("a"), seconds(0), seconds(60));
-        let new = slot.accept(Secret::new("b"), seconds(1), seconds(60));
+        let old = slot.accept(bought("a"), seconds(0), seconds(60));
+        let new = slot.accept(bought("b"), seconds(1), seconds(60));
         slot.reject(old.generation);
         assert_eq!(slot.decide(seconds(2)), Decision::Use(new.clone()));
         slot.reject(new.generation);
@@ -225,7 +244,7 @@ mod tests {
     #[test]
     fn a_secret_is_not_printed() {
         let mut slot = TokenSlot::default();
-        slot.accept(Secret::new("hunter2"), seconds(0), seconds(60));
+        slot.accept(bought("hunter2"), seconds(0), seconds(60));
         assert!(!format!("{slot:?}").contains("hunter2"));
     }
 
@@ -259,7 +278,7 @@ mod tests {
                 match step {
                     Step::Wait(n) => now += seconds(n),
                     Step::Accept(life) => {
-                        let token = slot.accept(Secret::new("t"), now, seconds(life));
+                        let token = slot.accept(bought("t"), now, seconds(life));
                         given.push((token, now + seconds(life), false));
                     }
                     Step::Fail => slot.fail(now),

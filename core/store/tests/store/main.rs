@@ -5,6 +5,7 @@
 //! | [`blob_reader`] | blobs as streams that break |
 //! | [`directory`] | stores in directories |
 //! | [`registry`] | a real registry |
+//! | [`offers`] | credentials of pulls, beside others |
 //! | [`hostile_registry`] | registries that misbehave, request by request |
 //! | [`web`] | web servers and their faults |
 //! | [`referrers`] | artifacts of a manifest, in every kind of store |
@@ -21,6 +22,7 @@
 mod blob_reader;
 mod directory;
 mod hostile_registry;
+mod offers;
 mod referrers;
 mod registry;
 mod round_trips;

@@ -40,7 +40,7 @@ fn blob(len: usize, seed: u64) -> Vec<u8> {
 }
 
 /// A Docker configuration with one user.
-fn login(host: &str, user: &str, password: &str) -> TempDir {
+pub(crate) fn login(host: &str, user: &str, password: &str) -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     let config = json!({"auths": { host: {"username": user, "password": password} }});
     fs::write(directory.path().join("config.json"), config.to_string()).unwrap();
@@ -48,7 +48,7 @@ fn login(host: &str, user: &str, password: &str) -> TempDir {
 }
 
 /// Settings for plain HTTP to `hosts`, with the credentials of a directory, and no long waits.
-fn settings(hosts: &[&str], config: &Path) -> StoreSettings {
+pub(crate) fn settings(hosts: &[&str], config: &Path) -> StoreSettings {
     StoreSettings {
         plain_http: hosts.iter().map(|host| (*host).to_owned()).collect(),
         docker_config: Some(config.to_owned()),
@@ -58,7 +58,7 @@ fn settings(hosts: &[&str], config: &Path) -> StoreSettings {
     }
 }
 
-fn store(host: &str, settings: &StoreSettings) -> Arc<dyn Store> {
+pub(crate) fn store(host: &str, settings: &StoreSettings) -> Arc<dyn Store> {
     let location = Location::Registry { host: host.to_owned(), repository: "team/disk".to_owned() };
     open(&location, settings).unwrap()
 }
@@ -69,7 +69,7 @@ async fn read(store: &dyn Store, digest: &Digest, offset: u64, len: u64) -> Resu
 }
 
 /// Pushes an image of one layer, and returns the digest of the layer.
-async fn push(store: &dyn Store, layer: &[u8], tag: &str) -> Digest {
+pub(crate) async fn push(store: &dyn Store, layer: &[u8], tag: &str) -> Digest {
     let (config, digest) = (b"{}".to_vec(), Digest::of(layer));
     let manifest = json!({
         "schemaVersion": 2, "mediaType": MANIFEST,
@@ -92,9 +92,9 @@ async fn push(store: &dyn Store, layer: &[u8], tag: &str) -> Digest {
 }
 
 /// A registry with a token server that knows [`USER`], and a front between them.
-struct House {
-    tokens: TokenServer,
-    front: Front,
+pub(crate) struct House {
+    pub(crate) tokens: TokenServer,
+    pub(crate) front: Front,
     config: TempDir,
     layer: Vec<u8>,
     digest: Digest,
@@ -102,7 +102,7 @@ struct House {
 }
 
 impl House {
-    async fn new(behaviour: Behaviour) -> Option<Self> {
+    pub(crate) async fn new(behaviour: Behaviour) -> Option<Self> {
         let tokens = TokenServer::start().await;
         tokens.set_user(USER, PASSWORD);
         let registry = Registry::start(RegistryAccess::Token(&tokens))?;

@@ -7,6 +7,7 @@ use headstart_store::{Reference, Selector, Store};
 use headstart_testkit::wait::wait_until;
 use std::fs;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -84,6 +85,26 @@ fn an_image_that_its_store_has_refused_is_not_attached_any_more() {
     whole.attach(Some(HOUR)).unwrap();
     whole.rig.set_failing(Some(ErrorKind::Unavailable));
     whole.attach(Some(HOUR)).unwrap();
+}
+
+/// A pull with wrong credentials that goes on meanwhile takes no disk away from a host whose registry is away later.
+#[test]
+fn a_refusal_that_may_be_meant_for_a_pull_withdraws_no_right() {
+    let whole = Whole::new();
+    for (has_offers, delay) in [(true, 0), (true, 100), (false, 0)] {
+        whole.rig.store.has_offers.store(has_offers, Ordering::Relaxed);
+        whole.rig.set_failing(Some(ErrorKind::Denied));
+        *whole.rig.store.delay.lock().unwrap() = Duration::from_millis(delay);
+        let before = whole.rig.store.requests.load(Ordering::Relaxed);
+        let refused = whole.attach(Some(HOUR)).err().map(|error| error.kind());
+        // The answer may come after the attach.
+        wait_until("it has answered", LIMIT, || whole.rig.store.requests.load(Ordering::Relaxed) > before);
+        std::thread::sleep(Duration::from_millis(3 * delay));
+        assert_eq!(refused, (delay == 0).then_some(ErrorKind::Denied));
+        *whole.rig.store.delay.lock().unwrap() = Duration::ZERO;
+        whole.rig.set_failing(Some(ErrorKind::Unavailable));
+        assert_eq!(whole.attach(Some(HOUR)).is_ok(), has_offers, "{has_offers} {delay}");
+    }
 }
 
 #[test]

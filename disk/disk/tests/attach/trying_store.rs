@@ -18,6 +18,8 @@ pub(crate) struct TryingStore {
     pub(crate) delay: Mutex<Duration>,
     /// The error of every answer; `None`: answers are right.
     pub(crate) failing: Mutex<Option<ErrorKind>>,
+    /// `true` if its errors may be meant for the credentials of a pull.
+    pub(crate) has_offers: AtomicBool,
     /// `true` if reads of blobs never end.
     pub(crate) hanging: AtomicBool,
     /// The number of the next reads that give wrong bytes.
@@ -88,6 +90,10 @@ impl TryingStore {
 impl Store for TryingStore {
     fn location(&self) -> String {
         "test://store".to_owned()
+    }
+
+    async fn may_have_refused_others(&self) -> bool {
+        self.has_offers.load(Ordering::Relaxed)
     }
 
     async fn check(&self) -> Result<()> {
