@@ -41,6 +41,7 @@ use serde_json::Value;
 use std::fmt::Display;
 use std::future::Future;
 
+pub use crate::reference::referrers_subject;
 use crate::reference::{Selector, Tag};
 
 /// The name of the file that marks a directory as an OCI image layout.
@@ -96,13 +97,6 @@ pub fn is_referrers_tag(tag: &str) -> bool {
 /// The same tag, parsed.
 pub(crate) fn referrers_of(subject: &Digest) -> Result<Tag> {
     referrers_tag(subject).parse()
-}
-
-/// Returns the digest of the manifest whose artifacts are listed under `tag`. `None` if `tag` does not have
-/// the form of a [`referrers_tag`].
-#[must_use]
-pub fn referrers_subject(tag: &str) -> Option<Digest> {
-    tag.strip_prefix("sha256-").and_then(Digest::from_hex)
 }
 
 /// The digest of the list of a manifest's artifacts, if the index has one.

@@ -90,6 +90,13 @@ impl Tag {
     }
 }
 
+/// Returns the digest of the manifest whose artifacts are listed under `tag`. `None` if `tag` does not have
+/// the form of a [`referrers_tag`](crate::layout::referrers_tag).
+#[must_use]
+pub fn referrers_subject(tag: &str) -> Option<Digest> {
+    tag.strip_prefix("sha256-").and_then(Digest::from_hex)
+}
+
 impl Default for Tag {
     fn default() -> Self {
         Self(DEFAULT_TAG.to_owned())
@@ -254,9 +261,15 @@ impl Reference {
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Invalid`] if the reference has a digest instead: a writer cannot choose
-    /// the digest.
+    /// the digest. Also if the tag has the form of one that names a list of artifacts: the image would not be listed, and
+    /// the next artifact of the image with that digest would take its place.
     pub fn tag(&self) -> Result<&Tag> {
         match &self.selector {
+            Selector::Tag(tag) if referrers_subject(tag.as_str()).is_some() => Err(Error::invalid(
+                "has the name of a list of artifacts (sha256-DIGEST), which no image can have",
+            )
+            .about(self)
+            .remedy("choose another tag")),
             Selector::Tag(tag) => Ok(tag),
             Selector::Digest(_) => {
                 Err(Error::invalid("an image to be written is named by a tag, not by a digest")
@@ -500,6 +513,19 @@ mod tests {
             assert_eq!(reference.selector, Selector::Digest(Digest::of(b"")));
             assert_eq!(reference.to_string(), text);
             assert_eq!(reference.tag().unwrap_err().kind(), ErrorKind::Invalid);
+        }
+    }
+
+    #[test]
+    fn no_new_image_has_the_name_of_a_list_of_artifacts() {
+        let of = |tag: &str| format!("oci://h/r:{tag}").parse::<Reference>().unwrap();
+        let list = crate::layout::referrers_tag(&Digest::of(b"x"));
+        let error = of(&list).tag().unwrap_err();
+        let text = error.to_string();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(text.contains(&list) && text.contains("choose another tag"), "{text}");
+        for other in ["sha256-abc", &list[..list.len() - 1], &list.to_uppercase(), &format!("{list}.sig")] {
+            assert!(of(other).tag().is_ok(), "{other}");
         }
     }
 
