@@ -24,7 +24,7 @@ pub(crate) use arguments::{Attach, OFFLINE_LIMITS};
 
 use arguments::MetricsAddress;
 use headstart_agentd::disk_process::{AgentConnector, PriorDisks, kept_images};
-use headstart_agentd::disks::{Held, ends_for_good, hold_pid_file, keep_images};
+use headstart_agentd::disks::{Held, ends_for_good, failed_line, hold_pid_file, keep_images};
 use headstart_block::words::count;
 use headstart_block::{BlockDevice, ByteSize, Digest, Error, Result, saturating};
 use headstart_command_line::printable;
@@ -118,6 +118,10 @@ impl Attach {
             .map_err(|e| Error::io("cannot start threads", e))?;
         let copies = Copies::default();
         let result = self.run_on((&runtime, &copies), held, terminal, quiet, json);
+        if let (Err(error), Some(_)) = (&result, &self.pid_file) {
+            // Without it, the agent has the words of the error alone.
+            let _ = writeln!(std::io::stdout(), "{}", failed_line(error));
+        }
         copies.end(&runtime);
         // Fetches and name look-ups that hang are not waited for.
         runtime.shutdown_timeout(Duration::from_secs(1));

@@ -41,8 +41,42 @@ pub enum ErrorKind {
     Denied,
     /// The user asked to stop.
     Cancelled,
+    /// The kernel of this host does not make a disk the block device that was asked for: serve the disk in another way.
+    NoDevice,
     /// A call of the operating system failed.
     Io,
+}
+
+/// The words that stand for kinds between processes, such as in the answers of an agent. A word never changes its
+/// meaning; readers take an unknown one for none.
+const WORDS: [(ErrorKind, &str); 13] = [
+    (ErrorKind::Corrupt, "corrupt"),
+    (ErrorKind::Unsupported, "unsupported"),
+    (ErrorKind::Invalid, "invalid"),
+    (ErrorKind::NotFound, "not-found"),
+    (ErrorKind::Conflict, "conflict"),
+    (ErrorKind::NoSpace, "no-space"),
+    (ErrorKind::ReadOnly, "read-only"),
+    (ErrorKind::Absent, "absent"),
+    (ErrorKind::Unavailable, "unavailable"),
+    (ErrorKind::Denied, "denied"),
+    (ErrorKind::Cancelled, "cancelled"),
+    (ErrorKind::NoDevice, "no-device"),
+    (ErrorKind::Io, "io"),
+];
+
+impl ErrorKind {
+    /// The word that stands for this kind between processes.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        WORDS.iter().find(|(kind, _)| *kind == self).map_or("io", |(_, word)| word)
+    }
+
+    /// The kind for which a word stands; `None` for a word of a later version.
+    #[must_use]
+    pub fn of_word(word: &str) -> Option<Self> {
+        WORDS.iter().find(|(_, known)| *known == word).map(|(kind, _)| *kind)
+    }
 }
 
 /// An error that names the thing it is about (a file, a blob, an image), the cause and, if there is one, the
@@ -131,6 +165,20 @@ impl Error {
     #[must_use]
     pub fn remedy(mut self, remedy: impl Into<Cow<'static, str>>) -> Self {
         self.0.remedy.get_or_insert_with(|| remedy.into());
+        self
+    }
+
+    /// Replaces the remedy: a caller that knows what the user asked for knows a better one.
+    #[must_use]
+    pub fn with_remedy(mut self, remedy: impl Into<Cow<'static, str>>) -> Self {
+        self.0.remedy = Some(remedy.into());
+        self
+    }
+
+    /// Replaces the kind: a caller further out knows what can be done.
+    #[must_use]
+    pub fn with_kind(mut self, kind: ErrorKind) -> Self {
+        self.0.kind = kind;
         self
     }
 
@@ -244,7 +292,9 @@ impl From<Error> for io::Error {
             ErrorKind::NoSpace => io::ErrorKind::StorageFull,
             ErrorKind::ReadOnly => io::ErrorKind::ReadOnlyFilesystem,
             // Not Interrupted: `write_all` and its kin would try again for ever.
-            ErrorKind::Cancelled | ErrorKind::Conflict | ErrorKind::Io => io::ErrorKind::Other,
+            ErrorKind::Cancelled | ErrorKind::Conflict | ErrorKind::NoDevice | ErrorKind::Io => {
+                io::ErrorKind::Other
+            }
             ErrorKind::Absent => io::ErrorKind::WouldBlock,
             ErrorKind::Unavailable => io::ErrorKind::TimedOut,
             ErrorKind::Denied => io::ErrorKind::PermissionDenied,
@@ -272,6 +322,26 @@ mod tests {
         let error = Error::corrupt("frame 7 fails its checksum").about("layer.zf").remedy("fetch it again");
         assert_eq!(error.to_string(), "layer.zf: frame 7 fails its checksum; fetch it again");
         assert_eq!(error.about("outer").to_string(), "layer.zf: frame 7 fails its checksum; fetch it again");
+    }
+
+    #[test]
+    fn every_kind_has_a_word_of_its_own() {
+        for (kind, word) in WORDS {
+            assert_eq!((kind.word(), ErrorKind::of_word(word)), (word, Some(kind)));
+        }
+        // The last kind: a new one must be in the list, too.
+        assert_eq!(WORDS.len(), ErrorKind::Io as usize + 1);
+        assert_eq!(ErrorKind::of_word("of a later version"), None);
+    }
+
+    #[test]
+    fn what_a_caller_knows_better_takes_the_place_of_what_was_said() {
+        let error = Error::unsupported("has no driver").remedy("load it").with_remedy("use another");
+        let error = error.with_kind(ErrorKind::NoDevice);
+        assert_eq!(
+            (error.kind(), error.to_string()),
+            (ErrorKind::NoDevice, "has no driver; use another".into())
+        );
     }
 
     #[test]

@@ -4,7 +4,7 @@ use crate::disk::NamedDisk;
 use crate::lines::{VersionQuery, file_line, nbd_line, vhost_user_line};
 use crate::own_directory::OwnDirectory;
 use crate::session::DiskSession;
-use headstart_block::{BlockDevice, Digest, Error, Result};
+use headstart_block::{BlockDevice, Digest, Error, ErrorKind, Result};
 use headstart_export::fuse::{FuseServer, FuseSettings, KeepSettings};
 use headstart_export::keeper::KeeperClient;
 use headstart_export::kernel_nbd::{KeptDevice, KernelNbd, KernelNbdSettings};
@@ -257,12 +257,12 @@ impl Servers {
                 kept: wanted.kept.as_ref().map(|kept| kept.device(disk)),
                 ..KernelNbdSettings::default()
             };
-            let server = KernelNbd::start(export(disk), &settings)?;
+            let server = KernelNbd::start(export(disk), &settings).map_err(no_device)?;
             note_takeover(disk, server.is_taken_over());
             self.add(Box::new(server), None);
         }
         if wanted.ublk {
-            self.start_ublk(disk)?;
+            self.start_ublk(disk).map_err(no_device)?;
         }
         Ok(())
     }
@@ -336,6 +336,12 @@ fn with_remedy(error: Error, socket: Option<&Path>) -> Error {
         }
         None => error,
     }
+}
+
+/// The error of a kernel that makes a disk no block device: another way may do. Only the servers of such devices fail
+/// with it, so that a store's error never leads to another way.
+fn no_device(error: Error) -> Error {
+    error.with_kind(ErrorKind::NoDevice)
 }
 
 /// Tells the recorder of a disk if clients of an earlier process go on with it.

@@ -102,6 +102,9 @@ impl Default for KernelNbdSettings {
     }
 }
 
+/// The remedy for a module that is not loaded.
+pub const LOAD: &str = "load it: modprobe nbd nbds_max=16";
+
 /// The places to look at on this host; other places in tests.
 #[derive(Clone, Debug)]
 struct Host {
@@ -161,7 +164,7 @@ impl Host {
         };
         if self.devices().is_empty() {
             return if self.module_file {
-                lacks("the kernel's nbd module is not loaded", "load it: modprobe nbd nbds_max=16")
+                lacks("the kernel's nbd module is not loaded", LOAD)
             } else {
                 lacks(
                     "this kernel has no nbd module",
@@ -204,6 +207,13 @@ impl Host {
 /// `true` if the module for the running kernel is on disk.
 fn module_file_exists() -> bool {
     tool::has_module(&Path::new("/lib/modules").join(kernel_release()), "nbd")
+}
+
+/// `true` if the kernel's nbd module is on this host and only not loaded: [`LOAD`] is the remedy then.
+#[must_use]
+pub fn is_only_unloaded() -> bool {
+    let host = Host::this();
+    host.module_file && host.devices().is_empty()
 }
 
 /// Checks that this host's kernel can have a disk as `/dev/nbdN`: the nbd driver and the rights are there. Attaches

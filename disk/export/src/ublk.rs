@@ -21,7 +21,7 @@
 mod device;
 mod kernel;
 
-pub use self::kernel::probe;
+pub use self::kernel::{LOAD, is_only_unloaded, probe};
 
 #[cfg(feature = "ublk")]
 pub use self::device::Ublk;

@@ -10,7 +10,8 @@
 //! DIR/disks/NAME.images  the disk's images, with their manifests: written by the first process of the disk, read by
 //!                        later ones. NAME.json records that this file was written; if the file is missing afterwards,
 //!                        no further process serves the disk
-//! DIR/disks/NAME.out     the process's output: one line when the disk was ready, one when it had ended in good order
+//! DIR/disks/NAME.out     the process's output: one line when the disk was ready, one when it had ended in good order,
+//!                        or one with the kind of its error
 //! DIR/disks/NAME.log     the process's warnings; a log of more than 1 MiB becomes NAME.log.1 when a process starts
 //! DIR/disks/NAME.space   the space that the disk's writable layers take
 //! ```
@@ -66,6 +67,7 @@ use supervisor::Supervisor;
 use tokio::sync::broadcast;
 use utoipa::ToSchema;
 
+pub use ended::failed_line;
 pub use images::{DiskImage, KeptImage, images_record, keep_images};
 pub use keeper_places::{keeper_pid_file, keeper_socket};
 pub use process::{Held, hold_pid_file};
@@ -165,6 +167,9 @@ pub struct DiskStatus {
     pub report: Option<serde_json::Value>,
     /// The cause of the last unexpected end or failed start of the disk's process; null if there was none.
     pub error: Option<String>,
+    /// The kind of the error of a disk that could not be attached, for the answer to the request.
+    #[serde(skip)]
+    pub error_kind: Option<ErrorKind>,
     /// The space that the disk's writable layers take, at most a second old; absent if it has none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub space: Vec<DiskSpace>,
@@ -253,8 +258,8 @@ impl Disks {
     ///
     /// # Errors
     /// [`ErrorKind::Conflict`] if there is a disk of that name, or a process that serves one; [`ErrorKind::Invalid`] if
-    /// the name or an argument is not valid, or if the process of the disk ends before it is ready; errors of the
-    /// operating system.
+    /// the name or an argument is not valid; the error of the disk's process if that ends before it is ready, such as
+    /// [`ErrorKind::NoDevice`]; errors of the operating system.
     pub async fn attach(self: &Arc<Self>, spec: DiskSpec) -> Result<DiskStatus> {
         check_disk_name(&spec.name)?;
         check_arguments(&spec)?;
@@ -277,7 +282,8 @@ impl Disks {
         match (status.state, &status.error) {
             (DiskState::Failed, error) => {
                 let why = error.clone().unwrap_or_else(|| "its process has ended".to_owned());
-                Err(Error::invalid(why).about(&status.spec.name))
+                let kind = status.error_kind.unwrap_or(ErrorKind::Invalid);
+                Err(Error::new(kind, why).about(&status.spec.name))
             }
             _ => Ok(status),
         }

@@ -63,8 +63,9 @@ impl LocalClient {
     /// request has no body.
     ///
     /// # Errors
-    /// An error with the daemon's text if it refuses the request, of the kind that the status stands for
-    /// ([`ErrorKind::Invalid`] for a status other than 404, 409, 503 and 507); [`ErrorKind::Unavailable`] if the daemon
+    /// An error with the daemon's text if it refuses the request, of the kind that the answer names. An answer of an
+    /// earlier version names none: then of the kind that the status stands for ([`ErrorKind::Invalid`] for a status
+    /// other than 404, 409, 503 and 507); [`ErrorKind::Unavailable`] if the daemon
     /// cannot be reached, or the connection breaks before the whole answer has come; [`ErrorKind::Denied`] if this user
     /// may not use the socket. There is no time limit.
     pub async fn ask(&self, method: Method, path: &str, body: Option<String>) -> Result<Value> {
@@ -79,15 +80,7 @@ impl LocalClient {
         if status.is_success() {
             return Ok(value);
         }
-        let why = value.get("error").and_then(Value::as_str).map_or(text.clone(), str::to_owned);
-        let kind = match status {
-            StatusCode::NOT_FOUND => ErrorKind::NotFound,
-            StatusCode::CONFLICT => ErrorKind::Conflict,
-            StatusCode::SERVICE_UNAVAILABLE => ErrorKind::Unavailable,
-            StatusCode::INSUFFICIENT_STORAGE => ErrorKind::NoSpace,
-            _ => ErrorKind::Invalid,
-        };
-        Err(Error::new(kind, why))
+        Err(refusal(status, &value, text))
     }
 
     /// Sends a GET request and returns the body of the answer as a stream, once the answer has begun.
@@ -119,10 +112,56 @@ impl LocalClient {
     }
 }
 
+/// The error of an answer that refuses a request: `value` is its JSON, and `text` its body.
+fn refusal(status: StatusCode, value: &Value, text: String) -> Error {
+    let word = |field: &str| value.get(field).and_then(Value::as_str);
+    let kind = word("kind").and_then(ErrorKind::of_word).unwrap_or(match status {
+        StatusCode::NOT_FOUND => ErrorKind::NotFound,
+        StatusCode::CONFLICT => ErrorKind::Conflict,
+        StatusCode::SERVICE_UNAVAILABLE => ErrorKind::Unavailable,
+        StatusCode::INSUFFICIENT_STORAGE => ErrorKind::NoSpace,
+        _ => ErrorKind::Invalid,
+    });
+    Error::new(kind, word("error").map_or(text, str::to_owned))
+}
+
 impl AnswerStream {
     /// Waits for the next bytes of the body, of any number, and returns them. `None` at the end of the body, or if the
     /// connection failed: the two cannot be told apart.
     pub async fn next(&mut self) -> Option<Vec<u8>> {
         self.0.chunk().await.ok().flatten().map(Vec::from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::answers::{Failure, Refusal};
+    use axum::response::IntoResponse;
+
+    fn read(status: u16, body: &str) -> (ErrorKind, String) {
+        let value = serde_json::from_str(body).unwrap_or(Value::Null);
+        let error = refusal(StatusCode::from_u16(status).unwrap(), &value, body.to_owned());
+        (error.kind(), error.to_string())
+    }
+
+    #[test]
+    fn the_kind_of_an_error_comes_with_its_words_and_from_the_status_where_an_earlier_version_has_none() {
+        let text = |text: &str| text.to_owned();
+        let named = r#"{"error": "no nbd here", "kind": "no-device"}"#;
+        assert_eq!(read(422, named), (ErrorKind::NoDevice, text("no nbd here")));
+        // Of an earlier version, of a later one, and of no daemon of ours.
+        assert_eq!(read(409, r#"{"error": "it is there"}"#), (ErrorKind::Conflict, text("it is there")));
+        assert_eq!(read(503, r#"{"error": "e", "kind": "new"}"#), (ErrorKind::Unavailable, text("e")));
+        assert_eq!(read(500, "oh"), (ErrorKind::Invalid, text("oh")));
+    }
+
+    #[test]
+    fn every_error_of_a_daemon_is_read_as_it_was() {
+        for kind in [ErrorKind::Denied, ErrorKind::NoDevice, ErrorKind::Conflict, ErrorKind::Corrupt] {
+            let status = Refusal(Error::new(kind, "x")).into_response().status().as_u16();
+            let failure = Failure { error: "x".to_owned(), kind: Some(kind.word()) };
+            assert_eq!(read(status, &serde_json::to_string(&failure).unwrap()).0, kind);
+        }
     }
 }

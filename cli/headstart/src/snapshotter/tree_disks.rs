@@ -181,9 +181,8 @@ impl TreeDisks for AgentDisks {
         let way = if order.writable.is_some() { AttachWay::Loop } else { self.way.0 };
         let attached = self.attach_by(name, order, way);
         let Err(error) = attached else { return attached };
-        let error_text = error.to_string();
-        let Some(next) = next_way((way, self.way.1), &error_text) else { return Err(error) };
-        self.tell_of_way(name, order.image, (way, next), &error_text);
+        let Some(next) = next_way((way, self.way.1), error.kind()) else { return Err(error) };
+        self.tell_of_way(name, order.image, (way, next), &error.to_string());
         self.attach_by(name, order, next)
     }
 

@@ -142,6 +142,18 @@ fn wrong_requests_of_programs_are_answered_with_the_cause() {
         let (got, error) = failed(agent.http(request));
         assert!(got == status && error.contains(part), "{request}: {got} {error}");
     }
+    // The process of a disk says the kind of its error, and not only the words.
+    let store = format!("file://{}", scene.path("store").display());
+    for (status, kind, arguments) in [
+        (404, "not-found", format!(r#""{store}:nothing""#)),
+        (422, "no-device", format!(r#""{store}:v1", "--device", "/dev/nbd99999""#)),
+        (422, "invalid", format!(r#""{store}:v1", "--unknown-option""#)),
+    ] {
+        let request = format!("POST /v1/disks\n{{\"name\":\"vm\",\"arguments\":[{arguments}]}}");
+        let (got, body) = agent.http(&request);
+        let failure: Value = serde_json::from_str(&body).unwrap();
+        assert!(got == status && failure["kind"] == kind, "{request}: {got} {body}");
+    }
     // Numbers of images are not given to every client that reaches the port.
     assert_eq!(agent.http("GET /v1/counts"), (200, "[]".to_owned()));
     assert_eq!(failed(over_tcp("GET /v1/counts")).0, 404);

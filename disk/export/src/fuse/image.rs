@@ -226,6 +226,7 @@ pub(super) fn errno(error: &Error) -> Errno {
         | ErrorKind::NotFound
         | ErrorKind::Absent
         | ErrorKind::Cancelled
+        | ErrorKind::NoDevice
         | ErrorKind::Io => Errno::EIO,
         ErrorKind::Unsupported => Errno::EOPNOTSUPP,
         ErrorKind::Invalid => Errno::EINVAL,

@@ -187,8 +187,7 @@ impl DriverSocket {
         set_socket_timeout(&socket, Timeout::Recv, Some(ANSWERS)).map_err(failed)?;
         let ask = Request::new(CONTROL, GET_FAMILY).with_text(FAMILY_NAME, FAMILY);
         let answer = exchange(&socket, ask).map_err(|error| match error {
-            Errno::NOENT => Error::unsupported("the kernel's nbd module is not loaded")
-                .remedy("load it: modprobe nbd nbds_max=16"),
+            Errno::NOENT => Error::unsupported("the kernel's nbd module is not loaded").remedy(super::LOAD),
             error => failed(error),
         })?;
         let id = answer.iter().find(|(kind, _)| *kind == FAMILY_ID);

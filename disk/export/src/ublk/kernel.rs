@@ -9,6 +9,9 @@ use std::path::PathBuf;
 /// The first kernel that reports its features; those before it had other commands.
 const FIRST: (u32, u32) = (6, 5);
 
+/// The remedy for a module that is not loaded.
+pub const LOAD: &str = "load it: modprobe ublk_drv";
+
 /// A kernel's release: `6.17.0-1015-azure`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Release {
@@ -93,7 +96,7 @@ impl Host {
             Ok(_) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 if self.has_module(&release.text) {
-                    Err(lacks("the kernel's module ublk_drv is not loaded", "load it: modprobe ublk_drv"))
+                    Err(lacks("the kernel's module ublk_drv is not loaded", LOAD))
                 } else {
                     let cause = "this kernel has no ublk";
                     Err(lacks(cause, "use one that was built with CONFIG_BLK_DEV_UBLK, or --nbd, or --fuse"))
@@ -117,6 +120,12 @@ impl Host {
         Ok(())
     }
 
+    /// `true` if the driver is not loaded, and could be.
+    fn is_only_unloaded(&self) -> bool {
+        let release = fs::read_to_string(self.proc.join("sys/kernel/osrelease")).unwrap_or_default();
+        !self.control.exists() && self.has_module(release.trim())
+    }
+
     fn has_module(&self, release: &str) -> bool {
         tool::has_module(&self.modules.join(release), "ublk_drv")
     }
@@ -124,6 +133,12 @@ impl Host {
 
 fn lacks(cause: impl Into<std::borrow::Cow<'static, str>>, remedy: &'static str) -> Error {
     Error::new(ErrorKind::Unsupported, cause).remedy(remedy)
+}
+
+/// `true` if the kernel's ublk module is on this host and only not loaded: [`LOAD`] is the remedy then.
+#[must_use]
+pub fn is_only_unloaded() -> bool {
+    Host::this().is_only_unloaded()
 }
 
 /// Returns the release of this host's kernel if its ublk driver can be used and is not known to crash.

@@ -1,11 +1,29 @@
-//! [`Ended`]: the end of a disk's process, and its cause in words.
+//! [`Ended`]: the end of a disk's process, and its cause in words and as a kind.
 
+use super::record::line_with;
+use headstart_block::{Error, ErrorKind};
 use std::fmt;
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::ExitStatus;
 
 /// The beginning of a log line that is not the cause of an end.
 const WARNING: &str = "warning: ";
+
+/// The field of the line that names the kind of an error.
+const FAILED: &str = "failed";
+
+/// The line of output by which the process of a disk tells its agent the kind of the error with which it ends. The
+/// words of the error are in its log.
+#[must_use]
+pub fn failed_line(error: &Error) -> String {
+    serde_json::json!({ FAILED: error.kind().word() }).to_string()
+}
+
+/// The kind that is in the output of a process. `None` if it said none, as those of earlier versions.
+pub(super) fn failed_kind(output: &Path) -> Option<ErrorKind> {
+    line_with(output, FAILED)?.get(FAILED)?.as_str().and_then(ErrorKind::of_word)
+}
 
 /// The end of a disk's process.
 #[derive(Debug, PartialEq, Eq)]
@@ -18,9 +36,21 @@ pub(super) enum Ended {
         status: Option<ExitStatus>,
         /// The last line of its log that is for people.
         words: Option<String>,
+        /// The kind of its error, if it has said one.
+        kind: Option<ErrorKind>,
     },
     /// A process that could not be started.
     NotStarted(String),
+}
+
+impl Ended {
+    /// The kind of the error with which a process has ended that was never ready.
+    pub(super) fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Died { kind: Some(kind), .. } => *kind,
+            _ => ErrorKind::Invalid,
+        }
+    }
 }
 
 /// The cause of an end that the agent did not ask for.
@@ -29,7 +59,7 @@ impl fmt::Display for Ended {
         let (status, words) = match self {
             Self::InOrder => return f.write_str("it was asked to end, and not by its agent"),
             Self::NotStarted(cause) => return f.write_str(cause),
-            Self::Died { status, words } => (status, words.as_deref()),
+            Self::Died { status, words, .. } => (status, words.as_deref()),
         };
         match status.map(|status| (status.signal(), status.code())) {
             Some((Some(signal), _)) => write!(f, "it was killed (signal {signal})")?,
@@ -51,10 +81,29 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_process_says_the_kind_of_its_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let output = dir.path().join("a.out");
+        assert_eq!(failed_kind(&output), None);
+        for (text, kind) in [
+            (failed_line(&Error::new(ErrorKind::NoDevice, "no nbd")) + "\n", Some(ErrorKind::NoDevice)),
+            ("{\"reads\":7}\n".to_owned(), None),
+            ("{\"failed\":\"of a later version\"}\n".to_owned(), None),
+            ("{\"failed\":7}\n".to_owned(), None),
+        ] {
+            std::fs::write(&output, &text).unwrap();
+            let kept = failed_kind(&output);
+            assert_eq!(kept, kind, "{text}");
+            let kept = Ended::Died { status: None, words: None, kind: kept }.kind();
+            assert_eq!(kept, kind.unwrap_or(ErrorKind::Invalid), "{text}");
+        }
+    }
+
+    #[test]
     fn an_end_has_a_cause() {
         let died = |status: Option<i32>, words: Option<&str>| {
             let (status, words) = (status.map(ExitStatus::from_raw), words.map(str::to_owned));
-            Ended::Died { status, words }.to_string()
+            Ended::Died { status, words, kind: None }.to_string()
         };
         let (warning, error) = (Some("warning: it is full"), Some("vm: is damaged"));
         assert_eq!(died(Some(9), None), "it was killed (signal 9)");

@@ -1,6 +1,6 @@
 //! The life of one disk, from the request to attach it to its end.
 
-use super::ended::Ended;
+use super::ended::{Ended, failed_kind};
 use super::images::images_of;
 use super::keeper::KeeperProcess;
 use super::pauses::Pauses;
@@ -72,6 +72,7 @@ impl Supervisor {
             ready: None,
             report: None,
             error: None,
+            error_kind: None,
             space: Vec::new(),
         };
         let (status, seen) = watch::channel(status);
@@ -183,6 +184,7 @@ impl Kept {
             status.state = state;
             status.pid = None;
             if let Some(last) = last {
+                status.error_kind = (state == DiskState::Failed).then(|| last.kind());
                 let is_well = state == DiskState::Detached && last == Ended::InOrder;
                 status.error = (!is_well).then(|| last.to_string());
             }
@@ -283,7 +285,8 @@ impl Kept {
         let ended = if report.is_some() {
             Ended::InOrder
         } else {
-            Ended::Died { status: process.status().await, words: last_words(&log) }
+            let kind = failed_kind(&self.file("out"));
+            Ended::Died { status: process.status().await, words: last_words(&log), kind }
         };
         // Its log goes with the disk.
         for warning in asked_at.map(|from| warnings_behind(&log, from)).into_iter().flatten() {

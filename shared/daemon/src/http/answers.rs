@@ -17,10 +17,16 @@ use utoipa::ToSchema;
 pub struct Failure {
     /// The error in words: the thing, the cause, and the remedy.
     pub error: String,
+    /// The kind of the error, for programs: `corrupt`, `unsupported`, `invalid`, `not-found`, `conflict`, `no-space`,
+    /// `read-only`, `absent`, `unavailable`, `denied`, `cancelled`, `no-device` (the kernel makes the disk no block
+    /// device in the way that was asked for), `io`; later versions may have more. Absent in answers of earlier
+    /// versions, and where no such request is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<&'static str>,
 }
 
 /// An error as an HTTP answer: a [`Failure`] with the status code that fits the error's kind. These are 404 for
-/// [`ErrorKind::NotFound`], 409 for `Conflict`, 422 for `Invalid`, 503 for `Unavailable`, 507 for `NoSpace`, and 500
+/// [`ErrorKind::NotFound`], 409 for `Conflict`, 422 for `Invalid` and `NoDevice`, 503 for `Unavailable`, 507 for `NoSpace`, and 500
 /// for all other kinds.
 pub struct Refusal(pub Error);
 
@@ -29,12 +35,13 @@ impl IntoResponse for Refusal {
         let status = match self.0.kind() {
             ErrorKind::NotFound => StatusCode::NOT_FOUND,
             ErrorKind::Conflict => StatusCode::CONFLICT,
-            ErrorKind::Invalid => StatusCode::UNPROCESSABLE_ENTITY,
+            ErrorKind::Invalid | ErrorKind::NoDevice => StatusCode::UNPROCESSABLE_ENTITY,
             ErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
             ErrorKind::NoSpace => StatusCode::INSUFFICIENT_STORAGE,
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };
-        (status, Json(Failure { error: self.0.to_string() })).into_response()
+        (status, Json(Failure { error: self.0.to_string(), kind: Some(self.0.kind().word()) }))
+            .into_response()
     }
 }
 
@@ -67,8 +74,8 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for UrlPath
 /// Makes the answer that refuses a request with `status`: a [`Failure`] with the text `why`, to which a pointer to
 /// the description of the interface is added. Use [`Refusal`] for an [`Error`].
 pub fn refused(status: StatusCode, why: &str) -> Response {
-    (status, Json(Failure { error: format!("{why}; /openapi.json says what can be asked for") }))
-        .into_response()
+    let error = format!("{why}; /openapi.json says what can be asked for");
+    (status, Json(Failure { error, kind: None })).into_response()
 }
 
 /// The handler of requests whose path has no route: answers with 404 (not found).
