@@ -12,13 +12,17 @@
 //! A repository has one user's credentials at a time. If two users pull from one repository, such as two namespaces of
 //! Kubernetes, those count that have pulled last: the registry gives both the same bytes.
 //!
+//! There is room for some hundred repositories, and pulls at a time. Each registry has its share of it (`shares`): one
+//! whose users bring more than that loses its own oldest credentials, and no other's.
+//!
 //! The file is not encrypted: its key would be beside it, as everything is that a host needs in order to start
 //! by itself.
 
 use headstart_block::Result;
 use headstart_daemon::file::{Readers, replace};
-use headstart_store::{PULL_CREDENTIALS_MOST, PullCredential, PullCredentials};
+use headstart_store::{OFFERED_MOST, PULL_CREDENTIALS_MOST, PullCredential, PullCredentials};
 use parking_lot::Mutex;
+use shares::{Entry, beyond};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,8 +30,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The longest time that a pull may take whose credentials are neither accepted nor refused: the snapshotter died.
 const PULL_TIME: Duration = Duration::from_secs(3600);
-/// Repositories whose credentials are kept at most. Those that end first go first.
-const REPOSITORIES_MOST: usize = 1000;
+/// Bytes of the credentials that are offered at a time, at most: a quarter of the file.
+const OFFERED_BYTES: u64 = PULL_CREDENTIALS_MOST / 4;
+/// Bytes of the file without its entries, at most.
+const FRAME_BYTES: u64 = 1 << 10;
 /// Bytes of a user, a password or a token at most, as JSON: tokens of clouds have some 3 KiB.
 const WORD_MOST: usize = 8 << 10;
 
@@ -80,13 +86,22 @@ struct RunningPulls {
 }
 
 impl RunningPulls {
+    /// Notes a pull. Of too many the oldest do not count any more; containerd goes on with them.
     fn begin(&mut self, repository: &str, credential: PullCredential) -> u64 {
         self.begun += 1;
         self.running.insert(self.begun, (repository.to_owned(), credential));
+        let of = |(number, (repository, credential)): (&u64, &(String, PullCredential))| {
+            Entry::of(repository, credential, *number)
+        };
+        let (entries, numbers): (Vec<_>, Vec<_>) =
+            self.running.iter().map(|pull| (of(pull), *pull.0)).unzip();
+        for at in beyond(&entries, OFFERED_BYTES) {
+            self.running.remove(&numbers[at]);
+        }
         self.begun
     }
 
-    /// The credentials of all of them, the newest first.
+    /// The credentials of all of them, the newest first, and of one repository as many as are tried.
     fn offered(&self) -> BTreeMap<String, Vec<PullCredential>> {
         let mut offered = BTreeMap::<_, Vec<_>>::new();
         for (repository, credential) in self.running.values().rev() {
@@ -94,7 +109,8 @@ impl RunningPulls {
             let words = |credential: &PullCredential| {
                 [&credential.username, &credential.password, &credential.identity_token].map(String::clone)
             };
-            if !of_repository.iter().any(|newer| words(newer) == words(credential)) {
+            let is_new = !of_repository.iter().any(|newer| words(newer) == words(credential));
+            if is_new && of_repository.len() < OFFERED_MOST {
                 of_repository.push(credential.clone());
             }
         }
@@ -108,7 +124,7 @@ impl PullSecrets {
     pub fn new(path: impl Into<PathBuf>, kept_for: Duration) -> Self {
         let secrets = Self { path: path.into(), kept_for, pulls: Mutex::default() };
         if PullCredentials::read(&secrets.path).is_ok_and(|kept| !kept.offered.is_empty()) {
-            secrets.change(&mut secrets.pulls.lock(), |_| {});
+            secrets.change(&mut secrets.pulls.lock(), None);
         }
         secrets
     }
@@ -135,7 +151,7 @@ impl PullSecrets {
         let during = offered.until(now().saturating_add(PULL_TIME.as_secs()));
         let mut pulls = self.pulls.lock();
         let number = pulls.begin(&offered.repository, during);
-        if self.change(&mut pulls, |_| {}).is_none() {
+        if self.change(&mut pulls, None).is_none() {
             pulls.running.remove(&number);
             return None;
         }
@@ -143,12 +159,12 @@ impl PullSecrets {
         Some(PullWith { secrets: Arc::clone(self), offered, number })
     }
 
-    /// Changes what was accepted, and writes it with what is offered now. `None` if that fails, which is logged.
-    fn change(&self, pulls: &mut RunningPulls, change: impl FnOnce(&mut PullCredentials)) -> Option<()> {
+    /// Adds what was accepted now, and writes all with what is offered now. `None` if that fails, which is logged.
+    fn change(&self, pulls: &mut RunningPulls, accepted: Option<&OfferedSecret>) -> Option<()> {
         let changed = PullCredentials::read(&self.path).and_then(|mut kept| {
-            change(&mut kept);
-            drop_old(&mut kept, now());
+            let until = now().saturating_add(self.kept_for.as_secs());
             kept.offered = pulls.offered();
+            keep(&mut kept, accepted, (now(), until));
             self.write(&kept)
         });
         changed.inspect_err(|error| tracing::warn!(%error, "credentials for pulling are not kept")).ok()
@@ -164,13 +180,32 @@ impl PullSecrets {
     }
 }
 
-/// Removes credentials that have ended, and those beyond the limit.
-fn drop_old(kept: &mut PullCredentials, now: u64) {
+/// Adds what was accepted `now` and is kept `until` then, as nothing else is kept longer. Removes credentials that have
+/// ended, and those for which there is no room.
+fn keep(kept: &mut PullCredentials, accepted: Option<&OfferedSecret>, (now, until): (u64, u64)) {
     kept.repositories.retain(|_, credential| credential.until > now);
-    while kept.repositories.len() > REPOSITORIES_MOST {
-        let first = kept.repositories.iter().min_by_key(|(_, credential)| credential.until);
-        let Some(name) = first.map(|(name, _)| name.clone()) else { break };
-        kept.repositories.remove(&name);
+    for credential in kept.repositories.values_mut() {
+        // They may have come when they were to be kept longer.
+        credential.until = credential.until.min(until);
+    }
+    let weight =
+        |(name, credential): (&String, &PullCredential)| Entry::of(name, credential, credential.until);
+    let offered =
+        kept.offered.iter().flat_map(|(name, all)| all.iter().map(move |it| weight((name, it)).weight));
+    let room = PULL_CREDENTIALS_MOST.saturating_sub(FRAME_BYTES + offered.sum::<u64>());
+    if let Some(accepted) = accepted {
+        kept.repositories.remove(&accepted.repository);
+    }
+    let accepted = accepted.map(|accepted| (accepted.repository.clone(), accepted.until(until)));
+    let mut entries: Vec<_> = kept.repositories.iter().map(weight).collect();
+    let mut names: Vec<_> = kept.repositories.keys().cloned().collect();
+    if let Some((name, credential)) = &accepted {
+        entries.push(weight((name, credential)));
+        names.push(name.clone());
+    }
+    kept.repositories.extend(accepted);
+    for at in beyond(&entries, room) {
+        kept.repositories.remove(&names[at]);
     }
 }
 
@@ -190,12 +225,9 @@ pub(crate) struct PullWith {
 impl PullWith {
     /// Keeps them: the image was pulled with them.
     pub(crate) fn accept(self) {
-        let accepted = self.offered.until(now().saturating_add(self.secrets.kept_for.as_secs()));
         let mut pulls = self.secrets.pulls.lock();
         pulls.running.remove(&self.number);
-        self.secrets.change(&mut pulls, |kept| {
-            kept.repositories.insert(self.offered.repository.clone(), accepted);
-        });
+        self.secrets.change(&mut pulls, Some(&self.offered));
     }
 }
 
@@ -203,10 +235,11 @@ impl Drop for PullWith {
     fn drop(&mut self) {
         let mut pulls = self.secrets.pulls.lock();
         if pulls.running.remove(&self.number).is_some() {
-            self.secrets.change(&mut pulls, |_| {});
+            self.secrets.change(&mut pulls, None);
         }
     }
 }
 
+mod shares;
 #[cfg(test)]
 mod tests;

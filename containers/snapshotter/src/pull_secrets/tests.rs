@@ -72,18 +72,86 @@ fn a_file_of_an_earlier_version_is_read_and_goes_on() {
     std::fs::write(dir.path().join("secrets"), text).unwrap();
     let secrets = secrets(&dir);
     drop(secrets.offer(offered("wrong")).unwrap());
-    assert_eq!(std::fs::read_to_string(secrets.path()).unwrap(), text);
+    assert_eq!((after(&secrets, 23), after(&secrets, 25)), (vec!["old".to_owned()], vec![]));
+}
+
+/// Long credentials for one of many repositories of a registry.
+fn of_registry(host: &str, number: usize) -> OfferedSecret {
+    OfferedSecret { repository: format!("{host}/r{number}"), ..offered(&"\"".repeat(WORD_MOST)) }
+}
+
+/// A registry that accepts whatever it is shown, and a user who pulls from hundreds of its repositories.
+#[test]
+fn the_credentials_of_one_registry_take_no_room_of_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let secrets = secrets(&dir);
+    let mine = |number| of_registry(&format!("evil.lan:{}", 1000 + number), number);
+    let mut kept = PullCredentials::default();
+    keep(&mut kept, Some(&offered("p")), (1, now() + 1000));
+    for number in 0..300 {
+        // Each later than those before it.
+        keep(&mut kept, Some(&mine(number)), (1, now() + 2000 + number as u64));
+        assert!(kept.repositories.contains_key(&mine(number).repository), "the newest one is kept: {number}");
+    }
+    assert!(kept.repositories.contains_key("reg.lan/a"));
+    assert!(!kept.repositories.contains_key(&mine(0).repository), "its own oldest ones go");
+    secrets.write(&kept).unwrap();
+    // Others still come in, and it does, too.
+    for other in [OfferedSecret { repository: "other.lan/b".to_owned(), ..offered("q") }, mine(300)] {
+        let has = || {
+            let kept = PullCredentials::read(secrets.path()).unwrap();
+            kept.of(&other.repository, now()).count() > 0 && kept.of("reg.lan/a", now()).count() > 0
+        };
+        let pull = secrets.offer(other.clone()).unwrap();
+        assert!(has());
+        pull.accept();
+        assert!(has());
+    }
 }
 
 #[test]
-fn the_credentials_that_end_first_go_first() {
-    let mut kept = PullCredentials::default();
-    for number in 0..REPOSITORIES_MOST as u64 + 2 {
-        kept.repositories.insert(format!("r{number}"), offered("p").until(number + 10));
+fn pulls_that_go_on_are_bounded_and_the_oldest_of_the_registry_with_most_count_no_more() {
+    let mut pulls = RunningPulls::default();
+    let mut begin = |secret: &OfferedSecret| {
+        pulls.begin(&secret.repository, secret.until(9));
+        (pulls.running.len(), pulls.offered())
+    };
+    begin(&offered("p"));
+    let mut last = (0, BTreeMap::new());
+    for number in 0..400 {
+        last = begin(&of_registry("evil.lan", number));
+        assert!(last.1.contains_key(&format!("evil.lan/r{number}")));
     }
-    drop_old(&mut kept, 10);
-    assert_eq!(kept.repositories.len(), REPOSITORIES_MOST);
-    assert!(!kept.repositories.contains_key("r1") && kept.repositories.contains_key("r2"));
+    assert!(last.0 < 100, "{}", last.0);
+    assert!(last.1.contains_key("reg.lan/a") && !last.1.contains_key("evil.lan/r0"));
+    for number in 0..400 {
+        last = begin(&offered(&format!("p{number}")));
+    }
+    assert!(last.0 <= 256, "{}", last.0);
+    let of_one: Vec<_> = last.1["reg.lan/a"].iter().map(|found| found.password.clone()).collect();
+    assert_eq!((of_one.len(), &*of_one[0]), (OFFERED_MOST, "p399"), "of one repository as many as are tried");
+}
+
+/// It is containerd that pulls, whatever counts here.
+#[test]
+fn a_pull_that_counts_no_more_is_accepted_all_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let secrets = secrets(&dir);
+    let pull = secrets.offer(offered("p")).unwrap();
+    secrets.pulls.lock().running.clear();
+    drop(secrets.offer(offered("q")).unwrap());
+    assert!(!secrets.is_pulling("reg.lan/a") && after(&secrets, 0).is_empty());
+    pull.accept();
+    assert_eq!(after(&secrets, 23), ["p"]);
+}
+
+#[test]
+fn a_shorter_time_counts_for_what_was_accepted_before_it() {
+    let dir = tempfile::tempdir().unwrap();
+    secrets(&dir).offer(offered("p")).unwrap().accept();
+    let shorter = Arc::new(PullSecrets::new(dir.path().join("secrets"), DAY / 24));
+    drop(shorter.offer(offered("q")).unwrap());
+    assert_eq!((after(&shorter, 0), after(&shorter, 2)), (vec!["p".to_owned()], vec![]));
 }
 
 /// An event; pulls are named by their place among those that go on.
