@@ -12,6 +12,7 @@
 //! | [`tree_name`] | [`TreeName`]: an image and a number of its layers, as the journal has it |
 //! | [`tree_disks`] | [`TreeDisks`]: the agent, as the holder of disks |
 //! | [`trees`] | [`ImageTrees`]: finds, attaches, mounts and removes |
+//! | `outside_trust` | the warning about repositories that are not trusted |
 //! | `own_disks` | disks that containers write to, and the layers that are made of them |
 //! | `packed_layer` | those layers as blobs for images |
 //! | `file_system` | the kind of a tree's file system, for disks over it |
@@ -49,6 +50,7 @@ pub mod container_starts;
 pub mod converted;
 mod file_system;
 pub mod labels;
+mod outside_trust;
 mod own_disks;
 mod packed_layer;
 pub mod tree_disks;

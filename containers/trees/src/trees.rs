@@ -37,6 +37,7 @@ use crate::container_starts::{self, ContainerPrograms, StartedDisk};
 use crate::converted::{ConvertedImage, SiblingWish, WriterTrust};
 use crate::file_system::{FILE_SYSTEM, is_noted_writable, note_file_system};
 use crate::labels::WantedLayer;
+use crate::outside_trust::OutsideTrust;
 use crate::own_disks;
 use crate::packed_layer::{is_layer, pack};
 use crate::tree_disks::{
@@ -72,8 +73,9 @@ const ANSWER_HOLDS: Duration = Duration::from_secs(60);
 /// Answers that are kept at most.
 const ANSWERS_MOST: usize = 256;
 /// A question to a registry: a repository, a tag or digest in it, and the digest of the manifest that is meant; if that
-/// is not known, the chain id of the layer.
-type Question = (Location, Selector, Digest);
+/// is not known, the chain id of the layer. The last part is `true` if it is asked with the credentials of a pull: what
+/// such a question has brought answers none that is asked without.
+type Question = (Location, Selector, Digest, bool);
 
 /// A moment's answer of a registry; `None`: the image has no form whose layers are disks.
 type KnownAnswer = (Instant, Option<Arc<ConvertedImage>>);
@@ -96,6 +98,8 @@ pub struct ImageTrees {
     wish: SiblingWish,
     /// The pulls whose credentials are used; `None`: the stores' settings are all.
     pulls: Option<Arc<PullSecrets>>,
+    /// The repositories that were said to be outside `trusted`.
+    outside_trust: OutsideTrust,
     /// The answers of registries.
     answers: Mutex<HashMap<Question, KnownAnswer>>,
     /// The numbers of pulls that have found a tree and not recorded a snapshot of it yet; by id.
@@ -137,6 +141,7 @@ impl ImageTrees {
             blank,
             wish: SiblingWish::default(),
             pulls,
+            outside_trust: OutsideTrust::default(),
             answers,
             held,
             locks,
@@ -185,7 +190,9 @@ impl ImageTrees {
     fn image(&self, wanted: &WantedLayer) -> Result<Option<Arc<ConvertedImage>>> {
         // The same question for every layer, unless it is not known which image the name means.
         let meant = wanted.manifest.unwrap_or(wanted.chain);
-        let question = (wanted.location.clone(), wanted.selector.clone(), meant);
+        let stores = self.stores_for(&wanted.location);
+        let by_pull = self.pulls.is_some() && stores.pull_credentials.is_some();
+        let question = (wanted.location.clone(), wanted.selector.clone(), meant, by_pull);
         let now = Instant::now();
         if let Some((at, answer)) = self.answers.lock().get(&question)
             && now.duration_since(*at) < ANSWER_HOLDS
@@ -193,7 +200,8 @@ impl ImageTrees {
             return Ok(answer.clone());
         }
         let is_trusted = self.trusted.iter().any(|prefix| prefix.allows(&wanted.location));
-        let found = self.search(wanted, if is_trusted { WriterTrust::Full } else { WriterTrust::None });
+        let trust = if is_trusted { WriterTrust::Full } else { WriterTrust::None };
+        let found = self.search(wanted, stores, trust);
         let found = match found {
             // Images of a kind that has no disks, such as those for other platforms, are containerd's.
             Err(error) if error.kind() == ErrorKind::Unsupported => {
@@ -209,12 +217,10 @@ impl ImageTrees {
         };
         let (location, selector) = (&wanted.location, &wanted.selector);
         if found.is_none() {
-            let text = if is_trusted {
-                "no disk was made of it"
-            } else {
-                "it is no disk, and --trust does not name it"
-            };
-            tracing::info!(%location, %selector, "an image is pulled and unpacked: {text}");
+            match (!is_trusted).then(|| self.outside_trust.warning(location)).flatten() {
+                Some(warning) => tracing::warn!("{warning}"),
+                None => tracing::info!(%location, %selector, is_trusted, "an image is pulled and unpacked"),
+            }
         }
         self.remember(question, now, found.clone());
         Ok(found)
@@ -232,9 +238,14 @@ impl ImageTrees {
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`] if that takes too long, unless the image is a disk itself; errors of the registry.
-    fn search(&self, wanted: &WantedLayer, trust: WriterTrust) -> Result<Option<ConvertedImage>> {
+    fn search(
+        &self,
+        wanted: &WantedLayer,
+        stores: StoreSettings,
+        trust: WriterTrust,
+    ) -> Result<Option<ConvertedImage>> {
         let (sender, stop) = Stop::new();
-        let stores = StoreSettings { stop: Some(stop.clone()), ..self.stores_for(&wanted.location) };
+        let stores = StoreSettings { stop: Some(stop.clone()), ..stores };
         let (time, is_disk) = (self.search_timeout, wanted.is_disk);
         let timer = self.runtime.spawn(async move {
             if is_disk {
