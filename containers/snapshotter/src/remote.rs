@@ -202,6 +202,11 @@ pub trait RemoteLayerSource: Send + Sync {
     /// If it cannot be found out now.
     fn can_be_written(&self, disk: &LayeredDisk) -> Result<bool>;
 
+    /// The name of the image of a disk, for people.
+    fn image_of(&self, disk: &LayeredDisk) -> String {
+        disk.image.0.clone()
+    }
+
     /// Makes the disk of an active snapshot usable and returns the directory or the device that it is handed out as.
     /// Called for each use: one that is open already stays as it is, with all that was written to it.
     ///

@@ -446,6 +446,10 @@ impl RemoteLayerSource for ImageTrees {
         self.blank.as_ref().map(|blank| blank.image().map(|tree| tree.layer())).transpose()
     }
 
+    fn image_of(&self, disk: &LayeredDisk) -> String {
+        TreeName::of(disk).map_or_else(|_| disk.image.0.clone(), |tree| tree.image.to_string())
+    }
+
     fn can_be_written(&self, disk: &LayeredDisk) -> Result<bool> {
         let tree = TreeName { above: Vec::new(), ..TreeName::of(disk)? };
         // The only images in directories of this host are those of empty disks.

@@ -40,9 +40,11 @@ fn disks_for_containers_take_the_form_that_can_be_written_to_and_overlayfs_where
     // A label is an order, and nothing is attached in vain.
     let error = host.refuse_on_disk("dir");
     assert!(
-        error.contains("EROFS, on which nothing can be written") && error.contains("--fs ext4"),
+        error.contains("EROFS, on which nothing can be written") && error.contains("without --fs erofs"),
         "{error}"
     );
+    let form = erofs["digest"].as_str().unwrap();
+    assert!(error.contains(&format!("{form}: its file system")), "no part of the name is internal: {error}");
     assert_eq!(host.agent.disks().len(), 1);
 
     // What starts read of it is learned, and followed by a disk of the same form.

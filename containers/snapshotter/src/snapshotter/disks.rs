@@ -108,17 +108,19 @@ impl Snapshotter {
         if let Some(below) = below.filter(|_| !parent.is_empty())
             && !self.remote.can_be_written(&below)?
         {
-            let image = below.image.0.escape_debug();
+            let image = self.remote.image_of(&below);
+            let image = image.escape_debug();
             let cause = format!("{image}: its file system is EROFS, on which nothing can be written");
+            let remedy = "convert the original to ext4 (`headstart image convert` without --fs erofs), remove the \
+                          image from containerd and pull it again";
             if let Some(word) = asked {
                 let text = format!(
-                    "{cause}, and label {WRITABLE_LABEL}={word} asks for a disk: convert the image with --fs ext4, \
-                     or ask for overlayfs"
+                    "{cause}, and label {WRITABLE_LABEL}={word} asks for a disk: {remedy}, or take overlayfs \
+                     ({WRITABLE_LABEL}=overlayfs)"
                 );
                 return Err(SnapshotFault::new(FaultKind::FailedPrecondition, text));
             }
-            let text =
-                format!("{cause}: overlayfs takes what is; convert the image with --fs ext4 for a disk");
+            let text = format!("{cause}: overlayfs takes what is; for a disk, {remedy}");
             tracing::warn!(key, "{text}");
             labels.insert(FALLBACK_LABEL.to_owned(), text);
             return Ok(WantedTree::Overlay);

@@ -283,6 +283,7 @@ fn a_disk_is_known_to_be_read_only_by_a_note_beside_the_tree_of_its_image() {
         let above = TreeName { above: vec!["/snapshots/1/layer".into()], ..whole.clone() };
         for tree in [&whole, &lowest, &above] {
             assert_eq!(scene.trees.can_be_written(&disk_of(tree)).unwrap(), is_writable, "{tree}");
+            assert_eq!(scene.trees.image_of(&disk_of(tree)), whole.image.to_string());
         }
     }
     // A tree that is mounted by an earlier version has none: what is mounted tells.

@@ -31,12 +31,12 @@ fn a_disk_that_can_only_be_read_has_overlayfs_by_default_and_is_refused_to_those
     let labels_of = |key: &str| snapshotter.stat(key).unwrap().labels;
     assert!(!labels_of("own").contains_key(FALLBACK_LABEL));
     let reason = labels_of("over")[FALLBACK_LABEL].clone();
-    assert!(reason.contains("EROFS") && reason.contains("--fs ext4"), "{reason}");
+    assert!(reason.contains("EROFS") && reason.contains("without --fs erofs"), "{reason}");
     for mode in ["dir", "dev"] {
         let asked = labels(&[(WRITABLE, mode)]);
         let fault = snapshotter.prepare(mode, "disk read-only", asked).unwrap_err();
         assert_eq!(fault.kind, FaultKind::FailedPrecondition);
-        assert!(fault.text.contains("--fs ext4") && fault.text.contains(mode), "{fault}");
+        assert!(fault.text.contains("without --fs erofs") && fault.text.contains(mode), "{fault}");
         assert_eq!(snapshotter.stat(mode).unwrap_err().kind, FaultKind::NotFound);
     }
     let asked = labels(&[(WRITABLE, "overlayfs")]);
