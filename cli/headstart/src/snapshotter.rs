@@ -23,8 +23,9 @@ use headstart_command_line::terminal::Terminal;
 use headstart_daemon::places::{run_dir, state_dir};
 use headstart_export::socket::listen;
 use headstart_export::{Leftover, SocketAccess};
+use headstart_image::disk_form::FormWish;
 use headstart_image::progress::Progress;
-use headstart_image_trees::{BlankDisk, ImageTrees, SiblingWish};
+use headstart_image_trees::{BlankDisk, ImageTrees};
 use headstart_snapshotter::content_store::ContentStore;
 use headstart_snapshotter::diff_service::DiffService;
 use headstart_snapshotter::image_proxy::ImageProxy;
@@ -226,7 +227,7 @@ impl SnapshotterArgs {
         let blank = self.empty_disk.map(|ByteSize(size)| BlankDisk::new(root.join(EMPTY_DISKS), size));
         let programs =
             ContainerdPrograms { socket: self.containerd.clone(), runtime: runtime.handle().clone() };
-        let wish = self.writable.access().map_or(SiblingWish::Newest, |_| SiblingWish::Writable);
+        let wish = self.writable.access().map_or(FormWish::Newest, |_| FormWish::Writable);
         let trees = trees
             .with_blank(blank)
             .with_programs(Arc::new(programs))

@@ -3,8 +3,8 @@
 //! An image can *be* one (its layers are OverlayBD's), or have a *sibling*: an artifact that belongs to its manifest,
 //! or the entry of a converted image in the index that its name leads to. `headstart image convert` writes all three.
 //!
-//! Of several siblings, the newest is taken. Where containers write to disks of their own, one whose file system can be
-//! written to goes before one that is only read. Damage hides no other sibling, by the rule of [`FormSearch`].
+//! Of several siblings, one is taken by the rule of [`FormSearch`]: the newest, or where containers write to disks of
+//! their own, the newest whose file system can be written to.
 
 use crate::container_starts::entrypoint_name;
 use crate::labels::WantedLayer;
@@ -13,7 +13,7 @@ use futures::future::{OptionFuture, join};
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
 use headstart_container_source::{ContainerImage, open_in_store, open_known};
 use headstart_convert::chain_id;
-use headstart_image::disk_form::{FORMS, FormSearch, newest};
+use headstart_image::disk_form::{FORMS, FormSearch, FormWish, newest};
 use headstart_image::manifest::{BLOB_DIGEST, BlobRef, Config, ImageLayer, MAX_MANIFEST_SIZE, Manifest};
 use headstart_snapshotter::remote::ListedBlob;
 use headstart_store::{Location, Reference, Referrer, RetrySettings, Selector, Store, Urgency, unless_away};
@@ -30,16 +30,6 @@ pub enum WriterTrust {
     Full,
     /// Only what digests prove counts: images whose layers have the digests that containerd knows them by.
     None,
-}
-
-/// The sibling that is wanted of an image that has several.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SiblingWish {
-    /// The newest.
-    #[default]
-    Newest,
-    /// The newest of those whose file systems can be written to; if there is none, the newest.
-    Writable,
 }
 
 /// The way in which a disk's image was found.
@@ -79,7 +69,7 @@ impl ConvertedImage {
     pub fn find(
         store: &Arc<dyn Store>,
         wanted: &WantedLayer,
-        (trust, wish): (WriterTrust, SiblingWish),
+        (trust, wish): (WriterTrust, FormWish),
         retry: RetrySettings,
         runtime: &Handle,
     ) -> Result<Option<Self>> {
@@ -212,7 +202,7 @@ struct Search<'a> {
     store: &'a Arc<dyn Store>,
     location: &'a Location,
     trust: WriterTrust,
-    wish: SiblingWish,
+    wish: FormWish,
     retry: RetrySettings,
     runtime: &'a Handle,
 }
@@ -289,16 +279,20 @@ impl Search<'_> {
         original: &Digest,
         chains: &[Digest],
     ) -> Result<Option<ConvertedImage>> {
-        let (mut search, mut second) = (FormSearch::default(), None);
-        let mut look = |found: Result<(Digest, Vec<u8>)>| -> Result<Option<ConvertedImage>> {
+        let mut search = FormSearch::new(self.wish);
+        let mut look = |found: Result<(Digest, Vec<u8>)>| {
             let sibling = found.and_then(|found| self.sibling_of(found, original, chains));
-            let Some(sibling) = search.look(sibling)? else { return Ok(None) };
-            if self.wish == SiblingWish::Writable && sibling.is_only_read {
-                second.get_or_insert(sibling);
-                return Ok(None);
-            }
-            Ok(Some(sibling))
+            search.look(sibling.map(|sibling| {
+                sibling.map(|sibling| {
+                    let is_only_read = sibling.is_only_read;
+                    (sibling, is_only_read)
+                })
+            }))
         };
+        // As for disks that are attached: an index names its form, referrers are only beside the image.
+        if let Some(found) = answers.tagged.map_or(Ok(None), &mut look)? {
+            return Ok(Some(found));
+        }
         for listed in answers.referrers? {
             for form in newest(&listed) {
                 if let Some(found) = look(self.manifest(&Selector::Digest(form)))? {
@@ -306,10 +300,7 @@ impl Search<'_> {
                 }
             }
         }
-        if let Some(found) = answers.tagged.map_or(Ok(None), look)? {
-            return Ok(Some(found));
-        }
-        if second.is_some() { Ok(second) } else { search.end() }
+        search.end()
     }
 
     /// The image with a digest and a manifest, if it is a sibling of an original.

@@ -60,7 +60,7 @@ pub mod trees;
 
 pub use blank_disk::BlankDisk;
 pub use container_starts::ContainerPrograms;
-pub use converted::{ConvertedImage, SiblingWish, WriterTrust};
+pub use converted::{ConvertedImage, WriterTrust};
 pub use labels::WantedLayer;
 pub use tree_disks::{AttachOutcome, AttachedTree, DiskOrder, TreeDisks};
 pub use tree_name::TreeName;

@@ -34,7 +34,7 @@
 
 use crate::blank_disk::BlankDisk;
 use crate::container_starts::{self, ContainerPrograms, StartedDisk};
-use crate::converted::{ConvertedImage, SiblingWish, WriterTrust};
+use crate::converted::{ConvertedImage, WriterTrust};
 use crate::file_system::{FILE_SYSTEM, is_noted_writable, note_file_system};
 use crate::labels::WantedLayer;
 use crate::outside_trust::OutsideTrust;
@@ -47,6 +47,7 @@ use crate::tree_locks::TreeLocks;
 use crate::tree_name::TreeName;
 use headstart_block::{Digest, Error, ErrorKind, Result, private};
 use headstart_export::loop_mount::{is_mounted, is_served, mount_disk, unmount_disk};
+use headstart_image::disk_form::FormWish;
 use headstart_snapshotter::container_service::ContainerId;
 use headstart_snapshotter::pull_secrets::PullSecrets;
 use headstart_snapshotter::record::{DiskAccess, RemoteLayer, SnapshotLabels, SnapshotUsage};
@@ -95,7 +96,7 @@ pub struct ImageTrees {
     /// The empty disk; `None` if trees that begin empty are none of disks.
     blank: Option<BlankDisk>,
     /// The sibling that is taken of several.
-    wish: SiblingWish,
+    wish: FormWish,
     /// The pulls whose credentials are used; `None`: the stores' settings are all.
     pulls: Option<Arc<PullSecrets>>,
     /// The repositories that were said to be outside `trusted`.
@@ -139,7 +140,7 @@ impl ImageTrees {
             disks: disks.into(),
             programs,
             blank,
-            wish: SiblingWish::default(),
+            wish: FormWish::default(),
             pulls,
             outside_trust: OutsideTrust::default(),
             answers,
@@ -157,7 +158,7 @@ impl ImageTrees {
 
     /// Chooses among several converted forms of an image.
     #[must_use]
-    pub fn with_wish(self, wish: SiblingWish) -> Self {
+    pub fn with_wish(self, wish: FormWish) -> Self {
         Self { wish, ..self }
     }
 

@@ -1,5 +1,6 @@
 //! Layers made of data that is written already: committing a writable layer, flattening an image.
 
+use crate::disk_form::{FormWish, wanted_form};
 use crate::kept_base;
 use crate::layer_file::open_pair_files;
 use crate::new_image::{Builder, NewImageReport};
@@ -7,10 +8,10 @@ use crate::new_layer::{LayerOutput, Packing, describe};
 use crate::open_image::OpenImage;
 use crate::optimize::Source;
 use crate::progress::{Progress, step};
-use crate::reference::{Location, Reference};
+use crate::reference::{Location, Reference, Selector};
 use crate::served_disk::{ServedCommitRequest, ServedDisk};
 use crate::stacked::{CommittedLayer, stack_on};
-use crate::store::by_digest;
+use crate::store::{ImageStore, by_digest};
 use crate::store_access::StoreAccess;
 use headstart_block::{BlockDevice, Error, ErrorKind, Result, SECTOR_SIZE};
 use headstart_lsmt::writable::WritableDisk;
@@ -62,7 +63,16 @@ pub fn commit(
         (Upper::Writable { dir, .. }, None) => noted_base(dir)?,
         _ => None,
     };
-    let base = base.or(noted.as_ref()).map(OpenImage::open).transpose();
+    let open = |base: &Reference| {
+        let open = OpenImage::open(base)?;
+        if !is_other_form(&open, upper) {
+            return Ok(open);
+        }
+        let (form, _) =
+            ImageStore::open(base.directory()?)?.wanted_form(&base.selector, FormWish::Writable)?;
+        OpenImage::open(&by_digest(base, form.digest))
+    };
+    let base = base.or(noted.as_ref()).map(open).transpose();
     let base = base.map_err(|e| named_by_option(e, noted.is_some()))?;
     let builder = Builder::new(target, packing)?.on(base.as_ref(), progress)?;
     write_upper(builder, upper, base, progress, None)
@@ -88,13 +98,30 @@ pub fn commit_and_push(
         (Upper::Writable { dir, .. }, None) => base_to_push_on(dir, &target.location),
         _ => None,
     };
-    let base = base.or(noted.as_ref()).map(|base| Source::open(base, stores)).transpose();
+    let open = |base: &Reference| {
+        let open = Source::open(base, stores)?;
+        if !is_other_form(open.image(), upper) {
+            return Ok(open);
+        }
+        let store = stores.store(&base.location)?;
+        let form = stores.runtime.block_on(wanted_form(&*store, &base.selector, FormWish::Writable))?;
+        Source::open(&by_digest(base, form.digest), stores)
+    };
+    let base = base.or(noted.as_ref()).map(open).transpose();
     let base = base.map_err(|e| named_by_option(e, noted.is_some()))?;
     let mut builder = Builder::anywhere(target, packing)?;
     if let Some(base) = &base {
         builder = builder.on_layers(base.image(), base.config()?)?;
     }
     write_upper(builder, upper, base.map(Source::into_image), progress, Some(stores))
+}
+
+/// `true` if the base that a tag has led to is a form that can only be read, and the disk is based on another one.
+fn is_other_form(base: &OpenImage, upper: &Upper) -> bool {
+    let Upper::Writable { dir, .. } = upper else { return false };
+    matches!(base.reference.selector, Selector::Tag(_))
+        && base.manifest.is_only_read()
+        && WritableDisk::inspect(dir).is_ok_and(|info| info.parent != base.digest.to_string())
 }
 
 /// An error of opening the base, which the user can name if it was only noted.

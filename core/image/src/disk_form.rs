@@ -14,11 +14,14 @@
 //! one that fits is taken; one that is damaged, or that a list names and the store has no more, hides no other; if none
 //! fits and one was damaged, that is the error, since otherwise the image would seem to have no disk. Any other error,
 //! such as that of a store which does not answer, ends the search: the next artifact might be an older one.
+//!
+//! For a disk that is to be written to ([`FormWish::Writable`]), one whose file system can only be read fits if there
+//! is no other.
 
 use crate::manifest::{BLOB_DIGEST, ImageLayer, Manifest, OVERLAYBD_IMAGE, OVERLAYBD_TURBO_IMAGE};
 use bytes::Bytes;
 use headstart_block::{Digest, Error, ErrorKind, Result};
-use headstart_store::{Referrer, Selector, Store};
+use headstart_store::{Reference, Referrer, Selector, Store};
 
 /// Artifacts of one kind that are looked at for one image at most: there is one, unless writers raced.
 const FORMS_MOST: usize = 4;
@@ -27,20 +30,39 @@ const FORMS_MOST: usize = 4;
 /// inflating the original's layers.
 pub const FORMS: [&str; 2] = [OVERLAYBD_IMAGE, OVERLAYBD_TURBO_IMAGE];
 
-/// The state of a search among the artifacts of an image: see [the module](self).
-#[derive(Debug, Default)]
-pub struct FormSearch {
-    /// The error of the first artifact that is damaged.
-    damage: Option<Error>,
+/// The form that is wanted of an image that has several.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FormWish {
+    /// The newest.
+    #[default]
+    Newest,
+    /// The newest of those whose file systems can be written to; if there is none, the newest.
+    Writable,
 }
 
-impl FormSearch {
-    /// Takes the outcome of looking at one artifact; `None` in it: the artifact is something else. Returns it if it
-    /// fits.
+/// The state of a search among the artifacts of an image: see [the module](self).
+#[derive(Debug)]
+pub struct FormSearch<T> {
+    wish: FormWish,
+    /// The error of the first artifact that is damaged.
+    damage: Option<Error>,
+    /// The first that would have been taken if nothing was to be written to it.
+    only_read: Option<T>,
+}
+
+impl<T> FormSearch<T> {
+    /// A search for the form that is wanted.
+    #[must_use]
+    pub fn new(wish: FormWish) -> Self {
+        Self { wish, damage: None, only_read: None }
+    }
+
+    /// Takes the outcome of looking at one artifact, with `true` if its file system can only be read; `None` in it: the
+    /// artifact is something else. Returns it if it fits.
     ///
     /// # Errors
     /// An error that ends the search.
-    pub fn look<T>(&mut self, looked: Result<Option<T>>) -> Result<Option<T>> {
+    pub fn look(&mut self, looked: Result<Option<(T, bool)>>) -> Result<Option<T>> {
         match looked {
             // A list may name what is not there any more.
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -48,17 +70,57 @@ impl FormSearch {
                 self.damage.get_or_insert(error);
                 Ok(None)
             }
-            looked => looked,
+            Ok(Some((found, true))) if self.wish == FormWish::Writable => {
+                self.only_read.get_or_insert(found);
+                Ok(None)
+            }
+            looked => Ok(looked?.map(|(found, _)| found)),
         }
     }
 
-    /// Ends a search in which nothing fitted.
+    /// The newer form that was passed over, because it can only be read.
+    #[must_use]
+    pub fn passed_over(&self) -> Option<&T> {
+        self.only_read.as_ref()
+    }
+
+    /// Ends a search in which nothing fitted: with one that can only be read, if there is no other.
     ///
     /// # Errors
-    /// That of the first artifact that was damaged, if there was one.
-    pub fn end<T>(self) -> Result<Option<T>> {
-        self.damage.map_or(Ok(None), Err)
+    /// That of the first artifact that was damaged, if there is nothing else.
+    pub fn end(self) -> Result<Option<T>> {
+        match self.only_read {
+            Some(found) => Ok(Some(found)),
+            None => self.damage.map_or(Ok(None), Err),
+        }
     }
+}
+
+/// The manifest of a disk that was found.
+#[derive(Clone, Debug)]
+pub struct FoundForm {
+    /// Its digest.
+    pub digest: Digest,
+    /// Its bytes.
+    pub bytes: Bytes,
+    /// A newer form of the same image, which was passed over because its file system can only be read.
+    pub passed_over: Option<Digest>,
+}
+
+impl FoundForm {
+    fn named((digest, bytes): (Digest, Bytes)) -> Self {
+        Self { digest, bytes, passed_over: None }
+    }
+}
+
+/// Returns the warning that of the forms of the container's image `asked`, `taken` was taken for writing, and not the
+/// newest, `newer`.
+#[must_use]
+pub fn took_writable(asked: &Reference, taken: &Digest, newer: &Digest) -> String {
+    format!(
+        "{asked}: its newest form, {newer}, has a file system that is only read: the newest one that can be written \
+         to is taken, {taken}"
+    )
 }
 
 /// Returns the digest and the bytes of the manifest that `selector` selects, as [`Store::manifest`] does, or of the
@@ -67,23 +129,33 @@ impl FormSearch {
 /// # Errors
 /// Those of [`Store::manifest`] and [`Store::referrers`].
 pub async fn disk_manifest(store: &dyn Store, selector: &Selector) -> Result<(Digest, Bytes)> {
+    let found = wanted_form(store, selector, FormWish::Newest).await?;
+    Ok((found.digest, found.bytes))
+}
+
+/// Finds the manifest as [`disk_manifest`] does; of several forms of an image, the one that is wanted.
+///
+/// # Errors
+/// Those of [`disk_manifest`].
+pub async fn wanted_form(store: &dyn Store, selector: &Selector, wish: FormWish) -> Result<FoundForm> {
     let named = store.manifest(selector).await?;
-    Ok(disk_form(store, selector, &named).await?.unwrap_or(named))
+    Ok(form_of(store, selector, wish, &named).await?.unwrap_or_else(|| FoundForm::named(named)))
 }
 
 /// Asks whether `selector` still leads to the manifest `known`, as [`Store::manifest_again`] does, with disks as
-/// [`disk_manifest`] finds them. `None` if it does.
+/// [`wanted_form`] finds them. `None` if it does, and no newer form was passed over.
 ///
 /// # Errors
 /// Those of [`Store::manifest_again`] and [`Store::referrers`].
-pub async fn disk_manifest_again(
+pub async fn wanted_form_again(
     store: &dyn Store,
     selector: &Selector,
+    wish: FormWish,
     known: &Digest,
-) -> Result<Option<(Digest, Bytes)>> {
+) -> Result<Option<FoundForm>> {
     let Some(named) = store.manifest_again(selector, known).await? else { return Ok(None) };
-    let found = disk_form(store, selector, &named).await?.unwrap_or(named);
-    Ok(Some(found).filter(|(digest, _)| digest != known))
+    let found = form_of(store, selector, wish, &named).await?.unwrap_or_else(|| FoundForm::named(named));
+    Ok(Some(found).filter(|found| found.digest != *known || found.passed_over.is_some()))
 }
 
 /// Returns the disk that the container's image `named`, which `selector` selects, was converted to; `None` if `named`
@@ -94,30 +166,62 @@ pub async fn disk_manifest_again(
 pub async fn disk_form(
     store: &dyn Store,
     selector: &Selector,
-    (original, bytes): &(Digest, Bytes),
+    named: &(Digest, Bytes),
 ) -> Result<Option<(Digest, Bytes)>> {
-    if !may_have_disk_form(selector, Manifest::parse(bytes).ok().as_ref()) {
+    let found = form_of(store, selector, FormWish::Newest, named).await?;
+    Ok(found.map(|found| (found.digest, found.bytes)))
+}
+
+async fn form_of(
+    store: &dyn Store,
+    selector: &Selector,
+    wish: FormWish,
+    named: &(Digest, Bytes),
+) -> Result<Option<FoundForm>> {
+    let manifest = Manifest::parse(&named.1).ok();
+    let mut search = FormSearch::new(wish);
+    let original = if may_have_disk_form(selector, manifest.as_ref()) {
+        named.0
+    } else if let Some(original) = other_forms_of(selector, wish, manifest.as_ref())
+        && store.document(selector).await?.0 != named.0
+    {
+        // The tag leads to an index: what is in there is one form of several.
+        search.look(Ok(Some((named.clone(), true))))?;
+        original
+    } else {
         return Ok(None);
-    }
-    let mut search = FormSearch::default();
-    for listed in store.referrers_of_types(original, &FORMS).await? {
+    };
+    for listed in store.referrers_of_types(&original, &FORMS).await? {
         for form in newest(&listed) {
             let found = store.manifest(&Selector::Digest(form)).await;
             // Anything may be published under any kind.
-            let found =
-                found.map(|(digest, bytes)| is_disk_form(&bytes, original).then_some((digest, bytes)));
-            if let Some(found) = search.look(found)? {
-                return Ok(Some(found));
+            let found = found.map(|(digest, bytes)| {
+                form_in(&bytes, &original).map(|manifest| ((digest, bytes), manifest.is_only_read()))
+            });
+            if let Some((digest, bytes)) = search.look(found)? {
+                let passed_over = search.passed_over().map(|(digest, _)| *digest);
+                return Ok(Some(FoundForm { digest, bytes, passed_over }));
             }
         }
     }
-    search.end()
+    Ok(search.end()?.map(FoundForm::named))
+}
+
+/// The container's image whose other forms are to be looked at: `manifest`, which a tag selected, is one that can only
+/// be read, and another is wanted.
+pub(crate) fn other_forms_of(
+    selector: &Selector,
+    wish: FormWish,
+    manifest: Option<&Manifest>,
+) -> Option<Digest> {
+    let is_wanted = wish == FormWish::Writable && matches!(selector, Selector::Tag(_));
+    let manifest = manifest.filter(|manifest| is_wanted && manifest.is_only_read())?;
+    manifest.converted_from().map(|origin| origin.manifest)
 }
 
 /// `true` if the image of `manifest` was selected by a tag, and its layers are no disk's.
 pub(crate) fn may_have_disk_form(selector: &Selector, manifest: Option<&Manifest>) -> bool {
-    let is_containers = |manifest: &Manifest| !manifest.layers.iter().any(is_of_disk);
-    matches!(selector, Selector::Tag(_)) && manifest.is_some_and(is_containers)
+    matches!(selector, Selector::Tag(_)) && manifest.is_some_and(|manifest| !manifest.is_disk())
 }
 
 /// `true` if a layer says that it is a disk's.
@@ -125,11 +229,18 @@ fn is_of_disk(layer: &ImageLayer) -> bool {
     layer.annotations.contains_key(BLOB_DIGEST)
 }
 
-/// `true` if this is the manifest of a disk that the image with the manifest `original` was converted to.
-pub(crate) fn is_disk_form(bytes: &[u8], original: &Digest) -> bool {
-    let Ok(manifest) = Manifest::parse(bytes) else { return false };
+impl Manifest {
+    /// `true` if layers of it say that they are a disk's, and not those of a container's image.
+    pub(crate) fn is_disk(&self) -> bool {
+        self.layers.iter().any(is_of_disk)
+    }
+}
+
+/// The manifest in `bytes`, if it is that of a disk that the image with the manifest `original` was converted to.
+pub(crate) fn form_in(bytes: &[u8], original: &Digest) -> Option<Manifest> {
+    let manifest = Manifest::parse(bytes).ok()?;
     let is_of_original = manifest.converted_from().is_some_and(|origin| origin.manifest == *original);
-    is_of_original && manifest.layers.iter().all(is_of_disk)
+    (is_of_original && manifest.layers.iter().all(is_of_disk)).then_some(manifest)
 }
 
 /// Returns the manifests of the artifacts in a list that are worth looking at, newest first: stores add new ones at the
@@ -142,8 +253,10 @@ pub fn newest(listed: &[Referrer]) -> impl Iterator<Item = Digest> {
 mod tests {
     use super::*;
 
-    fn look(outcomes: &[Result<Option<u8>, ErrorKind>]) -> Result<Option<u8>, ErrorKind> {
-        let mut search = FormSearch::default();
+    type Outcome<T> = std::result::Result<Option<T>, ErrorKind>;
+
+    fn look(wish: FormWish, outcomes: &[Outcome<(u8, bool)>]) -> Outcome<u8> {
+        let mut search = FormSearch::new(wish);
         for outcome in outcomes {
             let outcome = outcome.map_err(|kind| Error::new(kind, "wrong"));
             if let Some(found) = search.look(outcome).map_err(|error| error.kind())? {
@@ -156,15 +269,33 @@ mod tests {
     #[test]
     fn what_is_damaged_or_gone_hides_no_other_and_damage_is_told_if_nothing_fits() {
         use ErrorKind::{Corrupt, NotFound, Unavailable};
+        let form = |number| Ok(Some((number, false)));
         for (outcomes, found) in [
             (vec![], Ok(None)),
             (vec![Ok(None), Err(NotFound)], Ok(None)),
-            (vec![Err(Corrupt), Err(NotFound), Ok(Some(3))], Ok(Some(3))),
+            (vec![Err(Corrupt), Err(NotFound), form(3)], Ok(Some(3))),
             (vec![Err(NotFound), Err(Corrupt), Ok(None)], Err(Corrupt)),
-            (vec![Err(Corrupt), Err(Unavailable), Ok(Some(3))], Err(Unavailable)),
-            (vec![Ok(Some(1)), Err(Unavailable)], Ok(Some(1))),
+            (vec![Err(Corrupt), Err(Unavailable), form(3)], Err(Unavailable)),
+            (vec![form(1), Err(Unavailable)], Ok(Some(1))),
         ] {
-            assert_eq!(look(&outcomes), found, "{outcomes:?}");
+            for wish in [FormWish::Newest, FormWish::Writable] {
+                assert_eq!(look(wish, &outcomes), found, "{outcomes:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_can_only_be_read_is_written_to_if_there_is_nothing_else() {
+        use ErrorKind::{Corrupt, Unavailable};
+        let (only_read, other) = (|number| Ok(Some((number, true))), |number| Ok(Some((number, false))));
+        for (outcomes, newest, writable) in [
+            (vec![only_read(1), Ok(None), only_read(2), other(3)], Ok(Some(1)), Ok(Some(3))),
+            (vec![Err(Corrupt), only_read(1), only_read(2)], Ok(Some(1)), Ok(Some(1))),
+            (vec![only_read(1), Err(Unavailable)], Ok(Some(1)), Err(Unavailable)),
+            (vec![other(1), only_read(2)], Ok(Some(1)), Ok(Some(1))),
+        ] {
+            assert_eq!(look(FormWish::Newest, &outcomes), newest, "{outcomes:?}");
+            assert_eq!(look(FormWish::Writable, &outcomes), writable, "{outcomes:?}");
         }
     }
 }

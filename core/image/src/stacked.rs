@@ -1,5 +1,6 @@
 //! The end of a stack-and-commit: the image with a disk's committed layer becomes the base of the disk.
 
+use crate::disk_form::FormWish;
 use crate::open_image::OpenImage;
 use crate::reference::Reference;
 use crate::store::{HeldImage, HoldingDirectory, Image, ImageStore, by_digest, unprotected};
@@ -62,8 +63,8 @@ pub fn stack_on(
     unique: Uuid,
 ) -> Result<StackedBase> {
     let store = ImageStore::open(image.directory()?)?;
-    let held = store.hold(&by_digest(image, digest), None, None, unique)?;
-    let HeldImage { image: Image { digest, manifest }, bytes, lease } = held;
+    let held = store.hold((&by_digest(image, digest), FormWish::Newest), None, None, unique)?;
+    let HeldImage { image: Image { digest, manifest }, bytes, lease, .. } = held;
     let base = OpenImage::open_known(image, digest, &bytes, None)?;
     committed.check_on_top(&base).map_err(|e| e.about(image))?;
     let base = base.into_disk();

@@ -52,7 +52,7 @@ pub use removal::Removal;
 pub use staging::{BlobWriter, CopyWriter, StagedBlob, Staging};
 pub use writeback::Writeback;
 
-use crate::disk_form::{FORMS, FormSearch, is_disk_form, may_have_disk_form, newest};
+use crate::disk_form::{FORMS, FormSearch, FormWish, form_in, may_have_disk_form, newest, other_forms_of};
 use crate::manifest::{Config, INDEX_DOCKER, INDEX_OCI, ImageLayer, MANIFEST_OCI, Manifest, Tree};
 use crate::reference::{Location, Reference, Selector, Tag};
 use headstart_block::guarded::shell_word;
@@ -140,9 +140,18 @@ impl ImageStore {
     /// [`ErrorKind::NotFound`] if there is no such image; [`ErrorKind::Corrupt`] if its manifest is damaged;
     /// [`ErrorKind::Unsupported`] if the entry is not an image, or is an index without one for Linux on amd64.
     pub fn resolve(&self, selector: &Selector) -> Result<Image> {
+        self.wanted_form(selector, FormWish::Newest).map(|(image, _)| image)
+    }
+
+    /// Finds an image as [`ImageStore::resolve`] does; of several forms of a container's image, the one that is wanted.
+    /// With it comes the digest of a newer form that was passed over, if there is one.
+    ///
+    /// # Errors
+    /// As [`ImageStore::resolve`].
+    pub fn wanted_form(&self, selector: &Selector, wish: FormWish) -> Result<(Image, Option<Digest>)> {
         let name = || format!("image {}", self.name(selector));
         let image = match selector {
-            Selector::Digest(digest) => self.image(*digest, 0),
+            Selector::Digest(digest) => self.image(*digest, 0).map(|image| (image, None)),
             Selector::Tag(tag) => {
                 let index = self.layout.index()?;
                 let entry = index.find(tag).ok_or_else(|| {
@@ -153,8 +162,7 @@ impl ImageStore {
                 entry
                     .digest
                     .ok_or_else(|| Error::unsupported("its digest is not a sha256"))
-                    .and_then(|digest| self.image(digest, 0))
-                    .and_then(|image| self.disk_form(selector, image))
+                    .and_then(|digest| self.disk_form((selector, digest), wish, self.image(digest, 0)?))
             }
         };
         image.map_err(|e| e.about(name()))
@@ -188,32 +196,49 @@ impl ImageStore {
         else {
             return named;
         };
-        match self.disk_form(&Selector::Tag(tag), image.clone()) {
-            Ok(disk) if disk.digest != image.digest => {
+        let selector = Selector::Tag(tag);
+        match self.disk_form((&selector, image.digest), FormWish::Newest, image.clone()) {
+            Ok((disk, _)) if disk.digest != image.digest => {
                 ListEntry { digest: Some(disk.digest), beside: Some(image.digest), image: Ok(disk), ..named }
             }
             _ => named,
         }
     }
 
-    /// The disk that a container's image was converted to, if there is one; otherwise the image itself.
-    fn disk_form(&self, selector: &Selector, image: Image) -> Result<Image> {
-        if !may_have_disk_form(selector, Some(&image.manifest)) {
-            return Ok(image);
-        }
-        let mut search = FormSearch::default();
+    /// The disk that a container's image was converted to, if there is one; otherwise the image itself. `named` is the
+    /// document that the selector leads to, the manifest of `image` or an index that has it. With the image comes the
+    /// digest of a newer form that was passed over.
+    fn disk_form(
+        &self,
+        (selector, named): (&Selector, Digest),
+        wish: FormWish,
+        image: Image,
+    ) -> Result<(Image, Option<Digest>)> {
+        let mut search = FormSearch::new(wish);
+        let original = if may_have_disk_form(selector, Some(&image.manifest)) {
+            image.digest
+        } else if let Some(original) = other_forms_of(selector, wish, Some(&image.manifest))
+            && named != image.digest
+        {
+            search.look(Ok(Some((image.clone(), true))))?;
+            original
+        } else {
+            return Ok((image, None));
+        };
         for kind in FORMS {
-            for form in newest(&self.layout.referrers(&image.digest, kind)?) {
-                let found = self.read_document(&form).and_then(|bytes| {
-                    let is_disk = is_disk_form(&bytes, &image.digest);
-                    is_disk.then(|| Manifest::parse(&bytes)).transpose()
+            for form in newest(&self.layout.referrers(&original, kind)?) {
+                let found = self.read_document(&form).map(|bytes| {
+                    let manifest = form_in(&bytes, &original)?;
+                    let is_only_read = manifest.is_only_read();
+                    Some((Image { digest: form, manifest }, is_only_read))
                 });
-                if let Some(manifest) = search.look(found)? {
-                    return Ok(Image { digest: form, manifest });
+                if let Some(found) = search.look(found)? {
+                    let passed_over = search.passed_over().map(|image| image.digest);
+                    return Ok((found, passed_over));
                 }
             }
         }
-        Ok(search.end()?.unwrap_or(image))
+        Ok((search.end()?.unwrap_or(image), None))
     }
 
     /// The image whose manifest, or index of manifests, is `digest`.

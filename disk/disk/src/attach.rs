@@ -23,6 +23,7 @@ use crate::known_links::KnownLinks;
 pub use crate::local::is_local;
 use crate::lost_writes::make_ready;
 use crate::open::Located;
+use crate::own_base::{check_parent, name_base};
 use crate::pinned::PinnedImages;
 use crate::preloading::{self, Driving, Lookup, PlanSource, Preloader};
 use crate::puller::Puller;
@@ -35,12 +36,12 @@ use crate::uppers::below;
 use headstart_block::exchange::ImageKey;
 use headstart_block::{BlockDevice, Digest, Error, ErrorKind, Result};
 use headstart_cache::Cache;
-use headstart_image::disk_form::disk_manifest_again;
+use headstart_image::disk_form::{FormWish, FoundForm, took_writable, wanted_form_again};
 use headstart_image::manifest::{ImageLayer, Manifest};
 use headstart_image::open_image::OpenImage;
-use headstart_image::store::{HeldImage, HoldingDirectory, Image, ImageStore, by_digest, unprotected};
+use headstart_image::store::{HeldImage, HoldingDirectory, Image, ImageStore, unprotected};
 use headstart_lsmt::Stack;
-use headstart_lsmt::writable::{DiskInfo, Limits, NewDisk, WritableDisk};
+use headstart_lsmt::writable::{Limits, NewDisk, WritableDisk};
 use headstart_pull::Plan;
 use headstart_store::{Reference, RetrySettings, Selector, Store, warn_if_nothing_comes};
 use headstart_trace::Recorder;
@@ -134,6 +135,18 @@ pub struct WritableOptions {
     pub expected: Expected,
 }
 
+impl DiskOptions {
+    /// The form that is wanted of a container's image.
+    fn wish(&self) -> FormWish {
+        if self.writable.is_some() { FormWish::Writable } else { FormWish::Newest }
+    }
+
+    /// The writable directory, if the image that it is based on is to be found by the reference.
+    fn own_base(&self) -> Option<&Path> {
+        self.writable.as_ref().filter(|_| self.known.is_none()).map(|writable| &*writable.dir)
+    }
+}
+
 /// A disk that was attached, with the image that it was made from.
 pub struct AttachedDisk {
     /// The block device to serve.
@@ -224,9 +237,9 @@ impl Drop for Unheld {
 pub fn attach_local(reference: &Reference, options: &DiskOptions) -> Result<AttachedDisk> {
     let store = ImageStore::open(reference.directory()?)?;
     let known = options.known.clone().map(|known| (known.digest, known.manifest));
-    let held = store.hold(reference, known, options.record.clone(), Uuid::new_v4());
-    let held = held.map_err(|error| name_base(error, reference, options))?;
-    let HeldImage { image: Image { digest, manifest }, bytes: manifest_bytes, lease } = held;
+    let held = store.hold((reference, options.wish()), known, options.record.clone(), Uuid::new_v4());
+    let held = held.map_err(|error| name_base(error, reference, options.own_base()))?;
+    let HeldImage { image: Image { digest, manifest }, bytes: manifest_bytes, passed_over, lease } = held;
     let image = OpenImage::open_known(reference, digest, &manifest_bytes, options.lowest)?;
     let stack = Arc::new(image.into_disk());
     let (disk, mut made) = assemble(stack, Arc::default(), None, digest, reference, options)?;
@@ -253,6 +266,7 @@ pub fn attach_local(reference: &Reference, options: &DiskOptions) -> Result<Atta
             )),
         }
     }
+    warnings.extend(passed_over.map(|newer| took_writable(reference, &digest, &newer)));
     Ok(AttachedDisk { disk, digest, manifest, manifest_bytes, made, hold, warnings })
 }
 
@@ -323,12 +337,13 @@ async fn attach_leasing(
         let from = instead_of_store(&refusal, is_whole, is_pinned, options.cached_although_denied);
         let from = from.filter(|_| named.is_granted || is_pinned || options.cached_although_denied);
         let Some(from) = from else {
-            let refusal = name_base(refusal, reference, options);
+            let refusal = name_base(refusal, reference, options.own_base());
             return Err(about(denied_though_here(refusal, is_whole, named.is_granted)));
         };
         let digest = named.digest;
         warnings.push(format!("{reference}: {refusal}. {from} ({digest}): attached from there"));
     }
+    warnings.extend(named.passed_over.map(|newer| took_writable(reference, &named.digest, &newer)));
     let record = options.record.clone();
     let (image, is_whole) = ((named.digest, &manifest), located.are_whole());
     *leasing = Leasing::begin(&host.runtime, &store, reference, image, record, is_whole);
@@ -471,14 +486,23 @@ struct Named {
     is_pinned: bool,
     /// `false` if it must not be attached while its store is away.
     is_granted: bool,
+    /// A newer form of a container's image, on which no file can be changed.
+    passed_over: Option<Digest>,
 }
 
 impl Named {
+    /// An image that its store has named.
+    fn found(FoundForm { digest, bytes, passed_over }: FoundForm) -> Self {
+        let (bytes, refusal, located) = (bytes.to_vec(), None, None);
+        Self { digest, bytes, refusal, located, is_pinned: false, is_granted: true, passed_over }
+    }
+
     /// An image that is named without its store.
     async fn known(host: &DiskHost, store: &dyn Store, known: &KnownImage) -> Self {
         let KnownImage { digest, manifest: bytes } = known.clone();
         let located = locate_whole(host, store, &bytes).await;
-        Self { digest, bytes, refusal: None, located, is_pinned: false, is_granted: true }
+        let (refusal, passed_over) = (None, None);
+        Self { digest, bytes, refusal, located, is_pinned: false, is_granted: true, passed_over }
     }
 }
 
@@ -486,12 +510,12 @@ async fn name_image(
     host: &DiskHost,
     store: &Arc<dyn Store>,
     reference: &Reference,
-    limit: Option<Duration>,
+    (limit, wish): (Option<Duration>, FormWish),
 ) -> Result<Named> {
     let grants = Grants::of(host.cache.dir());
     let known_images = KnownImages::of(host.cache.dir());
     // For a bucket, the reference alone does not name the endpoint.
-    let name = known_images::name(&store.location(), &reference.selector);
+    let name = known_images.name(&store.location(), &reference.selector, wish);
     let pinned =
         |digest: &Digest| host.swarm.as_ref().and_then(|_| PinnedImages::of(host.cache.dir()).get(digest));
     let known = known_images.recall(&name).or_else(|| match &reference.selector {
@@ -499,11 +523,11 @@ async fn name_image(
         Selector::Tag(_) => None,
     });
     let Some((digest, bytes)) = known else {
-        let (digest, bytes) = ask_for_image(&**store, &reference.selector, host.warn_of_silence).await?;
-        remember(&known_images, &name, &digest, &bytes);
-        grants.renew(&name, &digest);
-        let bytes = bytes.to_vec();
-        return Ok(Named { digest, bytes, refusal: None, located: None, is_pinned: false, is_granted: true });
+        let found = ask_for_image(&**store, &reference.selector, wish, host.warn_of_silence).await?;
+        known_images.note(&**store, &reference.selector, wish, &found);
+        let told = known_images::name_of(&store.location(), &reference.selector, wish, &found.bytes);
+        grants.renew(&told, &found.digest);
+        return Ok(Named::found(found));
     };
     let is_granted = limit.is_none_or(|limit| match grants.get(&name, &digest) {
         Grant::Given(age) => age < limit,
@@ -524,43 +548,36 @@ async fn name_image(
     let answer = if let Some(question) = question.filter(|_| located.is_some()) {
         question.soon().await.unwrap_or(Ok(None))
     } else if located.is_some() || is_pinned {
-        let answer = disk_manifest_again(&**store, &reference.selector, &digest).await;
-        grants::keep(&**store, &answer, &grants, &name, &digest).await;
+        let answer = wanted_form_again(&**store, &reference.selector, wish, &digest).await;
+        let told = match &answer {
+            Ok(Some(found)) => {
+                known_images::name_of(&store.location(), &reference.selector, wish, &found.bytes)
+            }
+            _ => name,
+        };
+        grants::keep(&**store, &answer, &grants, &told, &digest).await;
         answer
     } else {
         // Without its store the image is of no use: the store gets the time that it needs.
-        ask_for_image(&**store, &reference.selector, host.warn_of_silence).await.map(Some)
+        ask_for_image(&**store, &reference.selector, wish, host.warn_of_silence).await.map(Some)
     };
-    match answer {
-        Ok(None) => Ok(Named { digest, bytes, refusal: None, located, is_pinned, is_granted }),
-        Ok(Some((told, bytes))) => {
-            remember(&known_images, &name, &told, &bytes);
-            let located = located.filter(|_| told == digest);
-            let bytes = bytes.to_vec();
-            Ok(Named { digest: told, bytes, refusal: None, located, is_pinned: false, is_granted })
+    let (refusal, passed_over) = match answer {
+        Ok(None) => (None, None),
+        Ok(Some(found)) => {
+            known_images.note(&**store, &reference.selector, wish, &found);
+            let located = located.filter(|_| found.digest == digest);
+            return Ok(Named { located, is_granted, ..Named::found(found) });
         }
-        Err(refusal) if is_of_store(&refusal) => {
-            Ok(Named { digest, bytes, refusal: Some(refusal), located, is_pinned, is_granted })
-        }
-        Err(error) => Err(error),
-    }
+        Err(refusal) if is_of_store(&refusal) => (Some(refusal), None),
+        Err(error) => return Err(error),
+    };
+    Ok(Named { digest, bytes, refusal, located, is_pinned, is_granted, passed_over })
 }
 
 /// The blobs of the image with this manifest, if every byte of them is in the cache.
 async fn locate_whole(host: &DiskHost, store: &dyn Store, manifest: &[u8]) -> Option<Located> {
     let manifest = Manifest::parse(manifest).ok()?;
     locate(host, store, &manifest).await.ok().filter(Located::are_whole)
-}
-
-/// Remembers an image; a failure does not fail the attach. A document that is not an image, such as a page that asks
-/// for a password, does not take the place of one.
-fn remember(known_images: &KnownImages, name: &str, digest: &Digest, manifest: &[u8]) {
-    if Manifest::parse(manifest).is_err() {
-        return;
-    }
-    if let Err(error) = known_images.remember(name, digest, manifest) {
-        tracing::warn!(%error, "it will not attach while its store is away");
-    }
 }
 
 fn assemble(
@@ -655,39 +672,8 @@ async fn name_with(
     if let Some(known) = &options.known {
         return Ok(Named::known(host, &**store, known).await);
     }
-    let named = name_image(host, store, reference, options.offline_limit).await;
-    named.map_err(|error| name_base(error, reference, options).about(reference))
-}
-
-/// The error of a store that does not have an image of a tag. If the writable directory is based on an image, whose tag
-/// was removed for example, the error names the command that attaches it.
-fn name_base(error: Error, reference: &Reference, options: &DiskOptions) -> Error {
-    let is_of_tag = matches!(reference.selector, Selector::Tag(_)) && options.known.is_none();
-    let writable = options.writable.as_ref();
-    let writable = writable.filter(|_| is_of_tag && error.kind() == ErrorKind::NotFound);
-    let info = writable.and_then(|writable| WritableDisk::inspect(&writable.dir).ok());
-    let Some((writable, info)) = writable.zip(info) else { return error };
-    let Ok(parent) = info.parent.parse::<Digest>() else { return error };
-    Error::new(error.kind(), format!("the writable layer is based on {parent}, and {reference} is not there"))
-        .caused_by(error)
-        .about(writable.dir.display())
-        .remedy(attach_own(&info, parent, reference))
-}
-
-/// Refuses a directory that is based on another image, and names the command that attaches it.
-fn check_parent(info: &DiskInfo, digest: Digest, reference: &Reference) -> Result<()> {
-    let Some(parent) = info.parent.parse::<Digest>().ok().filter(|parent| *parent != digest) else {
-        return Ok(());
-    };
-    Err(Error::new(ErrorKind::Conflict, format!("the writable layer is based on {parent}, not on {digest}"))
-        .remedy(attach_own(info, parent, reference)))
-}
-
-/// The advice to attach a writable directory with the image that it belongs to.
-fn attach_own(info: &DiskInfo, parent: Digest, reference: &Reference) -> String {
-    let noted = info.reference.as_deref().and_then(|noted| noted.parse::<Reference>().ok());
-    let own = by_digest(noted.as_ref().unwrap_or(reference), parent);
-    format!("attach the image it belongs to: `headstart attach {own}`, or give a new directory")
+    let named = name_image(host, store, reference, (options.offline_limit, options.wish())).await;
+    named.map_err(|error| name_base(error, reference, options.own_base()).about(reference))
 }
 
 fn too_small(has: u64, wanted: u64) -> Error {

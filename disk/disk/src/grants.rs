@@ -14,9 +14,8 @@
 //! repository with the same image, does not count.
 
 use crate::known_files::KnownFiles;
-use bytes::Bytes;
 use headstart_block::{Digest, Error, ErrorKind, Result};
-use headstart_image::disk_form::{disk_manifest, disk_manifest_again};
+use headstart_image::disk_form::{FormWish, FoundForm, wanted_form, wanted_form_again};
 use headstart_store::{Selector, Store, unless_away, warn_if_silent};
 use std::path::Path;
 use std::sync::Arc;
@@ -107,7 +106,7 @@ fn parse(bytes: &[u8], digest: &Digest, now: u64) -> Grant {
 }
 
 /// The answer to the question whether a name still stands for an image: another one, if it does not.
-type Answer = Result<Option<(Digest, Bytes)>>;
+type Answer = Result<Option<FoundForm>>;
 
 /// A question to a store, which goes on if its answer is not waited for.
 pub(crate) struct Question {
@@ -126,7 +125,7 @@ impl Question {
     ) -> Self {
         let began = Instant::now();
         let asked = async move {
-            let answer = disk_manifest_again(&*store, &selector, &digest).await;
+            let answer = wanted_form_again(&*store, &selector, FormWish::Newest, &digest).await;
             keep(&*store, &answer, &grants, &name, &digest).await;
             if let Err(error) = answer.as_ref()
                 && is_refusal(error)
@@ -150,7 +149,7 @@ impl Question {
 pub(crate) async fn keep(store: &dyn Store, answer: &Answer, grants: &Grants, name: &str, digest: &Digest) {
     match answer {
         Ok(None) => grants.renew(name, digest),
-        Ok(Some((other, _))) => grants.renew(name, other),
+        Ok(Some(other)) => grants.renew(name, &other.digest),
         Err(error) if is_refusal(error) && !store.may_have_refused_others().await => {
             grants.withdraw(name, digest);
         }
@@ -168,9 +167,10 @@ fn is_refusal(error: &Error) -> bool {
 pub(crate) async fn ask_for_image(
     store: &dyn Store,
     selector: &Selector,
+    wish: FormWish,
     warn_of_silence: Option<Duration>,
-) -> Result<(Digest, Bytes)> {
-    warn_if_silent(store, warn_of_silence, unless_away(store, disk_manifest(store, selector))).await
+) -> Result<FoundForm> {
+    warn_if_silent(store, warn_of_silence, unless_away(store, wanted_form(store, selector, wish))).await
 }
 
 #[cfg(test)]

@@ -13,8 +13,9 @@
 
 use crate::known_files::KnownFiles;
 use headstart_block::{Digest, Result};
-use headstart_image::manifest::MAX_MANIFEST_SIZE;
-use headstart_store::Selector;
+use headstart_image::disk_form::{FormWish, FoundForm};
+use headstart_image::manifest::{MAX_MANIFEST_SIZE, Manifest};
+use headstart_store::{Selector, Store};
 use std::path::Path;
 
 /// The beginning of the first line; the number is the version of the form.
@@ -29,6 +30,22 @@ pub(crate) fn name(store: &str, selector: &Selector) -> String {
     format!("{store}{selector}")
 }
 
+/// The name for the form of a container's image that is written to: disks that are only read may have another one.
+fn writable_name(store: &str, selector: &Selector) -> String {
+    format!("{store}{selector}#writable")
+}
+
+/// The name by which the image with this manifest is to be remembered, which was found for that use.
+pub(crate) fn name_of(store: &str, selector: &Selector, wish: FormWish, manifest: &[u8]) -> String {
+    let is_chosen = wish == FormWish::Writable && matches!(selector, Selector::Tag(_));
+    if is_chosen && is_form(manifest) { writable_name(store, selector) } else { name(store, selector) }
+}
+
+/// `true` if this is the manifest of a disk that was made of a container's image, which may have others.
+fn is_form(manifest: &[u8]) -> bool {
+    Manifest::parse(manifest).is_ok_and(|manifest| manifest.converted_from().is_some())
+}
+
 /// The directory of known images.
 pub(crate) struct KnownImages(KnownFiles);
 
@@ -36,6 +53,17 @@ impl KnownImages {
     /// The known images of the cache in `cache`.
     pub(crate) fn of(cache: &Path) -> Self {
         Self(KnownFiles { dir: cache.join("images"), about: "the manifest", length_max: LENGTH_MAX })
+    }
+
+    /// The name by which an image is known, if it is, for that use.
+    pub(crate) fn name(&self, store: &str, selector: &Selector, wish: FormWish) -> String {
+        let plain = name(store, selector);
+        if wish == FormWish::Newest || matches!(selector, Selector::Digest(_)) {
+            return plain;
+        }
+        let own = writable_name(store, selector);
+        let is_form_of_others = || self.recall(&plain).is_some_and(|(_, manifest)| is_form(&manifest));
+        if self.recall(&own).is_some() || is_form_of_others() { own } else { plain }
     }
 
     /// Remembers that `reference` is the image with this manifest.
@@ -47,6 +75,18 @@ impl KnownImages {
             return Ok(());
         }
         self.0.write(reference, &[format!("{MAGIC}{digest}\n").as_bytes(), manifest].concat())
+    }
+
+    /// Remembers an image that was found for that use; a failure does not fail the attach. A document that is not an
+    /// image, such as a page that asks for a password, does not take the place of one.
+    pub(crate) fn note(&self, store: &dyn Store, selector: &Selector, wish: FormWish, found: &FoundForm) {
+        if Manifest::parse(&found.bytes).is_err() {
+            return;
+        }
+        let name = name_of(&store.location(), selector, wish, &found.bytes);
+        if let Err(error) = self.remember(&name, &found.digest, &found.bytes) {
+            tracing::warn!(%error, "it will not attach while its store is away");
+        }
     }
 
     /// The manifest that `reference` had when it was last seen.

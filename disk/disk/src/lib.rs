@@ -13,6 +13,7 @@
 //! | `need`, `claims`, `streaming` | types of fetching: urgency, missing bytes, inputs and reports of a stream |
 //! | [`blobs`] | the places of the disk's bytes in blobs, and the bytes that are missing |
 //! | `expected` | the disk that a writable directory has to hold |
+//! | `own_base` | the image that a writable directory is based on, where another one is found |
 //! | `open` | opening the layers of an image whose blobs are in a store |
 //! | `targets` | the blobs that TurboOCI layers have their data in |
 //! | `opening` | the bytes by which a layer was opened, if no hash tree proves them |
@@ -56,6 +57,7 @@ mod lost_writes;
 mod need;
 mod open;
 mod opening;
+mod own_base;
 pub mod pinned;
 pub mod preloading;
 pub mod puller;

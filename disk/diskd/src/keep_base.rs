@@ -4,7 +4,7 @@ use crate::environment::Environment;
 use headstart_block::guarded::GuardedDir;
 use headstart_block::{Digest, Error, ErrorKind, Result, private};
 use headstart_disk::KnownImage;
-use headstart_image::disk_form::disk_manifest;
+use headstart_image::disk_form::{FormWish, took_writable, wanted_form};
 use headstart_image::kept_base;
 use headstart_image::progress::Progress;
 use headstart_image::store::{ImageStore, by_digest, lease_of_directory};
@@ -139,7 +139,8 @@ pub(crate) async fn keep(
     let moved =
         Moved { progress: environment.progress, bytes: AtomicU64::new(0), left: AtomicU64::new(u64::MAX) };
     let copied = async {
-        let (digest, _) = disk_manifest(&*from, &reference.selector).await?;
+        let found = wanted_form(&*from, &reference.selector, FormWish::Writable).await?;
+        let digest = found.digest;
         let disk = WritableDisk::inspect(dir).ok();
         if disk.as_ref().is_some_and(|disk| disk.parent != digest.to_string()) {
             return Ok(None);
@@ -161,7 +162,8 @@ pub(crate) async fn keep(
             release(&*from, reference, disk.uuid, dir).await;
         }
         let copy = Reference { location, selector };
-        Ok::<_, Error>(Some(Kept { copy, origin: Some(reference.clone()), warning: None }))
+        let warning = found.passed_over.map(|newer| took_writable(reference, &digest, &newer));
+        Ok::<_, Error>(Some(Kept { copy, origin: Some(reference.clone()), warning }))
     };
     let waiting = report_waiting((&*from, reference), &moved, settings.retry.deadline, environment.notify);
     tokio::select! {

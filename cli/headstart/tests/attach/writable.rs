@@ -1,10 +1,11 @@
 //! Writes stay, grow, are refused in wrong places, and become an image.
 
-use crate::attached::Attached;
+use crate::attached::{Attached, Metrics};
 use crate::disk::{DiskBuilder, noise, text};
 use crate::images::{Web, can_check_bytes, check_bytes, layered, tool};
 use crate::scene::Scene;
 use crate::tools::installed;
+use headstart_testkit::registry::{Registry, RegistryAccess};
 use headstart_testkit::shell_image;
 use std::fs;
 
@@ -154,5 +155,62 @@ fn a_disk_with_a_file_system_that_is_only_read_takes_writes_with_a_warning() {
         [attach("erofs", "--nbd unix:~/b.sock"), attach("ext4", "--nbd unix:~/c.sock --writable ~/other")]
     {
         assert!(!quiet.output().contains("warning"), "{}", quiet.output());
+    }
+}
+
+#[test]
+fn of_several_forms_of_an_image_the_newest_that_can_be_written_to_is_taken_and_named() {
+    let Some(registry) = Registry::start(RegistryAccess::Open) else { return };
+    if !installed(&["skopeo"]) {
+        return;
+    }
+    let (scene, host) = (Scene::new(), registry.host());
+    shell_image::write(&scene.path("image.tar"));
+    let (layout, remote) = (("file://~/layout:app", "oci:layout:app".to_owned()), format!("{host}/app:1"));
+    let places = [layout, (&*format!("oci://{remote}"), format!("docker://{remote}"))];
+    let mut last = (String::new(), String::new());
+    for (number, (image, target)) in places.iter().enumerate() {
+        let copy = ["copy", "--quiet", "--dest-tls-verify=false", "oci-archive:image.tar", target];
+        tool(&scene, "skopeo", &copy);
+        let convert = |words: &str| {
+            let command = format!("image convert {image} {words} --size 256M --plain-http {host}");
+            scene.json(&command)["digest"].as_str().unwrap().to_owned()
+        };
+        let attach = |socket: &str, words: &str| {
+            let words = format!("{image} --nbd unix:~/{socket}.sock {words} --cache ~/c --plain-http {host}");
+            let attached = Attached::start(&scene, &format!("{words} --fill 1GB/s --metrics 127.0.0.1:0"));
+            if number == 1 {
+                attached.wait_for("full disk", Metrics::all_is_local);
+            }
+            let digest = attached.ready["disks"][0]["digest"].as_str().unwrap().to_owned();
+            (attached, digest)
+        };
+        let (ext4, erofs) = (convert("--referrer"), convert("--referrer --fs erofs"));
+        let (reading, read) = attach("r", "");
+        assert_eq!(read, erofs, "the newest");
+        assert!(!reading.output().contains("warning"), "{}", reading.output());
+        let (mut writing, written) = attach("w", &format!("--writable ~/written{number}"));
+        assert_eq!(written, ext4);
+        let warning = writing.warning();
+        assert!(warning.contains(&erofs) && warning.contains(&ext4), "{warning}");
+        drop((reading, writing));
+        // The tag means the same form for a commit.
+        let push = if number == 0 { String::new() } else { format!("--push --plain-http {host}") };
+        let target = image.replace(":app", ":made").replace(":1", ":made");
+        scene.ok(&format!("image commit --writable ~/written{number} --base {image} {target} {push}"));
+        // One that an index lists goes first, but not for what is written to.
+        let indexed = convert("--index --fs erofs --codec lz4");
+        assert_eq!(attach("r", "").1, indexed);
+        let (mut writing, written) = attach("w", &format!("--writable ~/other{number}"));
+        assert_eq!(written, ext4);
+        assert!(writing.warning().contains(&indexed), "{}", writing.output());
+        last = (indexed, ext4);
+    }
+    // Each is known while the registry is away.
+    drop(registry);
+    let (indexed, ext4) = last;
+    for (words, digest) in [("", indexed), ("--writable ~/other1", ext4)] {
+        let words = format!("oci://{remote} {words} --nbd unix:~/a.sock --cache ~/c --plain-http {host}");
+        assert_eq!(Attached::start(&scene, &words).ready["disks"][0]["digest"], digest);
     }
 }

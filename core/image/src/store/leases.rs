@@ -4,6 +4,7 @@
 //! writable directories.
 
 use super::{Image, ImageStore};
+use crate::disk_form::FormWish;
 use crate::manifest::Manifest;
 use crate::reference::{Reference, Selector};
 use headstart_block::guarded::{FileAccess, GuardedDir, is_trusted};
@@ -41,6 +42,8 @@ pub struct HeldImage {
     pub image: Image,
     /// The bytes of the image's manifest.
     pub bytes: Vec<u8>,
+    /// A newer form of a container's image, which was passed over because its file system can only be read.
+    pub passed_over: Option<Digest>,
     /// The lease. Dropping this value ends the lease, unless the lease names a record file that still exists (`record`
     /// of [`ImageStore::hold`]). `Err` gives the reason that no lease could be written; the image can be read anyway,
     /// but may be deleted.
@@ -68,7 +71,7 @@ impl ImageStore {
     /// is returned with the error in [`HeldImage::lease`].
     ///
     /// Of `reference`, only the tag or digest selects the image; the location is not compared with this store. The
-    /// lease records the whole reference.
+    /// lease records the whole reference. Of several forms of a container's image, the wanted one is found.
     ///
     /// `known` is the digest and the bytes of the manifest, if the caller has them already. `record` is the
     /// path of a file that exists as long as the disk is to be started again after its process ends; the
@@ -81,7 +84,7 @@ impl ImageStore {
     /// started again must not wait longer, and its lease from before is still there.
     pub fn hold(
         &self,
-        reference: &Reference,
+        (reference, wish): (&Reference, FormWish),
         known: Option<(Digest, Vec<u8>)>,
         record: Option<PathBuf>,
         unique: Uuid,
@@ -90,15 +93,15 @@ impl ImageStore {
             Err(e) if e.kind() == ErrorKind::Conflict && known.is_none() => return Err(e),
             lock => lock,
         };
-        let (image, bytes) = match known {
+        let (image, bytes, passed_over) = match known {
             Some((digest, bytes)) => {
                 let manifest = Manifest::parse(&bytes).map_err(|e| e.about(reference))?;
-                (Image { digest, manifest }, bytes)
+                (Image { digest, manifest }, bytes, None)
             }
             None => {
-                let image = self.resolve(&reference.selector)?;
+                let (image, passed_over) = self.wanted_form(&reference.selector, wish)?;
                 let bytes = self.read_document(&image.digest)?;
-                (image, bytes)
+                (image, bytes, passed_over)
             }
         };
         let lease = lock.and_then(|lock| {
@@ -110,7 +113,7 @@ impl ImageStore {
             let lease = Lease::new(holder, image.digest, blobs, reference.to_string(), host);
             self.layout.hold(&lock, &id, &lease)
         });
-        Ok(HeldImage { image, bytes, lease })
+        Ok(HeldImage { image, bytes, passed_over, lease })
     }
 
     /// Writes the lease of a writable directory on its base image, unless the same lease is there already.

@@ -614,7 +614,7 @@ fn a_held_image_keeps_its_last_name_and_its_blobs() {
     store.tag(&list, &tag(&headstart_store::layout::referrers_tag(&image.digest))).unwrap();
 
     let reference = store.name(&by_tag("multi"));
-    let held = store.hold(&reference, None, None, uuid::Uuid::from_u128(1)).unwrap();
+    let held = store.hold((&reference, FormWish::Newest), None, None, uuid::Uuid::from_u128(1)).unwrap();
     assert_eq!(held.image.digest, image.digest);
     let lease = held.lease.unwrap();
     store.remove(&by_tag("a")).unwrap();
