@@ -188,7 +188,7 @@ impl Attach {
             Some(address) => Some(Self::serve_metrics(address, runtime, session)?),
             None => None,
         };
-        let controls = open_controls(session, &self.control_settings());
+        let controls = open_controls(session, &servers, &self.control_settings());
         let starts = self.open_starts(session, &before);
         self.announce(session, &servers, metrics, started.elapsed(), json)?;
         session.is_served();

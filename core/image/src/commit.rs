@@ -259,6 +259,7 @@ fn commit_served(
         builder.hide_past_end(base, size)?;
     }
     progress.begin("commit", commit.data_bytes);
+    let moment = commit.moment.clone();
     let (target, pushing) = (builder.target(), stores.map(|stores| (stores, progress)));
     let made = match commit.sealed.take() {
         Some(sealed) => builder.publish_staged(pushing, size, |staging, _, _| {
@@ -276,7 +277,7 @@ fn commit_served(
         let stacked = commit.stack(target.to_string(), made.digest.to_string());
         stacked.map_err(|e| not_stacked(&e, target))?;
     }
-    Ok(NewImageReport { stacked: stack, ..made })
+    Ok(NewImageReport { stacked: stack, moment: Some(moment), ..made })
 }
 
 /// The error of a disk that does not go on with the image that was made of it.

@@ -8,6 +8,7 @@ use crate::new_layer::{LayerOutput, Packing, describe, stage_layer};
 use crate::open_image::OpenImage;
 use crate::progress::{Progress, step};
 use crate::reference::{Location, Reference};
+use crate::served_disk::CommitMoment;
 use crate::store::{ImageStore, Staging};
 use crate::store_access::StoreAccess;
 use crate::transfer::{PublishedAs, TransferReport};
@@ -44,6 +45,8 @@ pub struct NewImageReport {
     pub transfer: Option<TransferReport>,
     /// `true` if the disk that was committed goes on with this image as its base.
     pub stacked: bool,
+    /// The moment at which the changes of a disk that is attached were set aside; `None` if none is.
+    pub moment: Option<CommitMoment>,
 }
 
 /// An image in the making. Nothing of it is visible before [`Builder::publish`].
@@ -251,6 +254,7 @@ impl<'a> Builder<'a> {
             was: published.was,
             transfer: published.transfer,
             stacked: false,
+            moment: None,
         })
     }
 }

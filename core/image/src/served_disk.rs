@@ -10,7 +10,7 @@
 //! {"failed":{"conflict":true,"message":"..."}}      not done, the answer to any request
 //!
 //! {"commit":{"parent":"sha256:...", ...}}           give the disk's changes to this base as a layer
-//! {"begun":{"virtual_size":..., "sealed":null}}     they are set aside; the layer follows
+//! {"begun":{"virtual_size":..., "moment":...}}      they are set aside, at that moment; the layer follows
 //! length, bytes; ...; 0                             the layer in parts, each after its length (32 bits, little endian)
 //! {"written":{"data_bytes":..., ...}}               that was all of it
 //!
@@ -103,6 +103,9 @@ pub enum ControlAnswer {
         data_bytes: u64,
         /// The layer, if it is complete already; otherwise its parts follow.
         sealed: Option<Box<SealedLayer>>,
+        /// The moment at which they were set aside. Processes of earlier versions do not say.
+        #[serde(default)]
+        moment: CommitMoment,
     },
     /// All of the layer was given.
     Written(LayerSummary),
@@ -115,6 +118,25 @@ pub enum ControlAnswer {
         /// The error.
         message: String,
     },
+}
+
+/// The state of the file systems on a disk at the moment at which its changes were set aside.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CommitMoment {
+    /// This host has them mounted, and they were frozen: all that was written to them was on the disk.
+    Frozen,
+    /// The disk was in use, and nothing was frozen: its users may have had more to write.
+    InUse {
+        /// The error, if this host has them mounted and they could not be frozen.
+        error: Option<String>,
+    },
+}
+
+impl Default for CommitMoment {
+    fn default() -> Self {
+        Self::InUse { error: None }
+    }
 }
 
 impl ControlAnswer {
@@ -174,8 +196,8 @@ impl ServedDisk {
         let timeout = self.stream.get_ref().set_read_timeout(Some(COMMIT_TIMEOUT));
         timeout.map_err(|e| self.silent(e))?;
         match self.ask(&ControlRequest::Commit(request))? {
-            ControlAnswer::Begun { virtual_size, data_bytes, sealed } => {
-                Ok(ServedCommit { disk: self, virtual_size, data_bytes, sealed })
+            ControlAnswer::Begun { virtual_size, data_bytes, sealed, moment } => {
+                Ok(ServedCommit { disk: self, virtual_size, data_bytes, sealed, moment })
             }
             _ => Err(senseless()),
         }
@@ -195,6 +217,8 @@ pub(crate) struct ServedCommit {
     pub(crate) data_bytes: u64,
     /// The layer, if it is complete already.
     pub(crate) sealed: Option<Box<SealedLayer>>,
+    /// The moment at which they were set aside.
+    pub(crate) moment: CommitMoment,
 }
 
 impl ServedCommit {

@@ -5,15 +5,17 @@
 //! disk come one after the other: the second would have the first one's data in its layer, too, and the first must not
 //! drop pairs that the second froze.
 
+use crate::freezing::Freezer;
 use crate::sealer::{CompletedLayer, Sealer};
+use crate::servers::Servers;
 use crate::session::DiskSession;
 use headstart_block::guarded::GuardedDir;
 use headstart_block::{Digest, Error, ErrorKind, Result, private};
 use headstart_image::new_layer::Packing;
 use headstart_image::reference::Reference;
 use headstart_image::served_disk::{
-    ControlAnswer, ControlRequest, PartSender, SOCKET, ServedCommitRequest, ServedDisk, receive_line,
-    send_line,
+    CommitMoment, ControlAnswer, ControlRequest, PartSender, SOCKET, ServedCommitRequest, ServedDisk,
+    receive_line, send_line,
 };
 use headstart_image::stacked::{CommittedLayer, stack_on};
 use headstart_lsmt::writable::{BegunCommit, ClonedDisk, WritableDisk};
@@ -58,6 +60,8 @@ struct ControlledDisk {
     disk: Arc<WritableDisk>,
     /// `true` if an agent starts its process again, with the image that it had.
     is_restarted: bool,
+    /// Held by the commit whose changes are being set aside.
+    freezer: Mutex<Freezer>,
     /// Held by the commit that is to change the base of the disk.
     stacking: Mutex<()>,
     /// Seals its data ahead of commits.
@@ -83,15 +87,23 @@ struct ControlClient {
     thread: JoinHandle<()>,
 }
 
-/// Opens the control sockets of the writable disks of a session. One that cannot be opened is reported in the log: the
-/// disk is served without.
+/// Opens the control sockets of the writable disks of a session, which `servers` serve. One that cannot be opened is
+/// reported in the log: the disk is served without.
 #[must_use]
-pub fn open_controls(session: &DiskSession, settings: &ControlSettings) -> Vec<DiskControl> {
-    let writable = session.disks.iter().filter_map(|disk| disk.writable.as_deref().zip(disk.disk.writable()));
-    let opened = writable.filter_map(|(dir, disk)| {
+pub fn open_controls(
+    session: &DiskSession,
+    servers: &Servers,
+    settings: &ControlSettings,
+) -> Vec<DiskControl> {
+    let disks = session.disks.iter().enumerate();
+    let writable = disks
+        .filter_map(|(n, disk)| disk.writable.as_deref().zip(disk.disk.writable()).map(|disk| (n, disk)));
+    let opened = writable.filter_map(|(number, (dir, disk))| {
+        let on_host = if number == 0 { servers.on_host.clone() } else { Vec::new() };
         let disk = ControlledDisk {
             dir: dir.to_owned(),
             disk: Arc::clone(disk),
+            freezer: Mutex::new(Freezer::new(dir, on_host)),
             is_restarted: settings.is_restarted,
             stacking: Mutex::new(()),
             sealer: None,
@@ -272,33 +284,33 @@ fn give_layer(
     request: &ServedCommitRequest,
 ) -> std::io::Result<Option<GivenLayer>> {
     let meta = LayerMeta { parent_uuid: request.parent_uuid, ..LayerMeta::default() };
-    let begun = begin(disk, request).and_then(|begun| {
+    let begun = begin(disk, request).and_then(|(begun, moment)| {
         let (virtual_size, data_bytes) = (begun.virtual_size(), begun.data_bytes());
-        let Some(sealer) = &disk.sealer else { return Ok((virtual_size, data_bytes, Err(begun))) };
+        let Some(sealer) = &disk.sealer else { return Ok((virtual_size, data_bytes, Err(begun), moment)) };
         let completed = match sealer.complete(begun, &request.packing, meta.clone()) {
             Ok(Ok(completed)) => Ok(completed),
             Err(begun) => Err(begun),
             Ok(Err(error)) => {
                 tracing::warn!(%error, "the layer that was sealed ahead could not be completed");
-                let again = begin(disk, request)?;
-                return Ok((again.virtual_size(), again.data_bytes(), Err(again)));
+                let (again, moment) = begin(disk, request)?;
+                return Ok((again.virtual_size(), again.data_bytes(), Err(again), moment));
             }
         };
-        Ok((virtual_size, data_bytes, completed))
+        Ok((virtual_size, data_bytes, completed, moment))
     });
-    let (virtual_size, data_bytes, completed) = match begun {
+    let (virtual_size, data_bytes, completed, moment) = match begun {
         Ok(begun) => begun,
         Err(error) => return send_line(client, &ControlAnswer::failed(&error)).map(|()| None),
     };
     let begun = match completed {
         Ok(completed) => {
             let sealed = Some(Box::new(completed.sealed.clone()));
-            send_line(client, &ControlAnswer::Begun { virtual_size, data_bytes, sealed })?;
+            send_line(client, &ControlAnswer::Begun { virtual_size, data_bytes, sealed, moment })?;
             return Ok(Some(GivenLayer::InFiles(Box::new(completed))));
         }
         Err(begun) => begun,
     };
-    send_line(client, &ControlAnswer::Begun { virtual_size, data_bytes, sealed: None })?;
+    send_line(client, &ControlAnswer::Begun { virtual_size, data_bytes, sealed: None, moment })?;
     let written = begun.write(PartSender(client), meta);
     PartSender(client).end()?;
     match written {
@@ -310,17 +322,27 @@ fn give_layer(
 }
 
 /// Sets the changes of the disk to the base that the client has aside.
-fn begin<'a>(disk: &'a ControlledDisk, request: &ServedCommitRequest) -> Result<BegunCommit<'a>> {
+fn begin<'a>(
+    disk: &'a ControlledDisk,
+    request: &ServedCommitRequest,
+) -> Result<(BegunCommit<'a>, CommitMoment)> {
     if request.stack && disk.is_restarted {
         return Err(Error::unsupported("an agent starts this disk again with the image that it has now")
             .remedy("leave out --stack, or detach the disk, commit it with --stack, and attach the new image")
             .about(disk.dir.display()));
     }
-    let begun = if request.stack { disk.disk.begin_stack() } else { disk.disk.begin_commit() }?;
+    let freezer = disk.freezer.lock();
+    let frozen = freezer.freeze();
+    let begun = if request.stack { disk.disk.begin_stack() } else { disk.disk.begin_commit() };
+    let moment = frozen.moment.clone();
+    // Its users go on while the layer is made.
+    drop(frozen);
+    drop(freezer);
+    let begun = begun?;
     // Only now: another commit may have changed the base just before.
     let parent = disk.disk.parent();
     if parent == request.parent {
-        return Ok(begun.until(Arc::clone(&disk.stop)));
+        return Ok((begun.until(Arc::clone(&disk.stop)), moment));
     }
     let named = |parent: &str| if parent.is_empty() { "nothing".to_owned() } else { parent.to_owned() };
     let cause =

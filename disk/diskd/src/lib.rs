@@ -12,6 +12,7 @@
 //! | [`policy`] | the policy of preloading |
 //! | [`environment`] | the resources that the program provides to a session |
 //! | [`control`] | the socket by which other programs have a disk cloned or committed |
+//! | `freezing` | what this host has mounted from a disk, frozen while a commit begins |
 //! | `keep_base`, [`copies`] | copies of images in writable directories |
 //! | [`plans`] | the lookup of plans, in all places |
 //! | [`record_settings`], [`recording`] | the recordings of boots, and their place |
@@ -33,6 +34,7 @@ pub mod copies;
 mod decode_ahead;
 pub mod disk;
 pub mod environment;
+mod freezing;
 mod keep_base;
 pub mod lines;
 pub mod metrics;

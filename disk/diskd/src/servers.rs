@@ -121,6 +121,8 @@ pub struct Servers {
     pub addresses: Vec<DiskAddress>,
     /// Warnings to show the user; empty if there are none.
     pub warnings: Vec<String>,
+    /// The file or the block devices by which this host can mount the first disk.
+    pub(crate) on_host: Vec<PathBuf>,
     /// The directory made for a socket without a given path.
     made: Option<OwnDirectory>,
 }
@@ -158,6 +160,7 @@ impl Servers {
             let settings = FuseSettings { access, allow_resize, keep, ..FuseSettings::default() };
             let server = FuseServer::start(export(first), path, &settings)?;
             note_takeover(first, server.is_taken_over());
+            servers.on_host.push(server.path().to_owned());
             let qemu = file_line(&server.path().display().to_string(), first.disk.is_read_only());
             servers.add(Box::new(server), Some(qemu));
         }
@@ -259,6 +262,7 @@ impl Servers {
             };
             let server = KernelNbd::start(export(disk), &settings).map_err(no_device)?;
             note_takeover(disk, server.is_taken_over());
+            self.on_host.push(server.device());
             self.add(Box::new(server), None);
         }
         if wanted.ublk {
@@ -274,6 +278,7 @@ impl Servers {
             export(disk),
             &headstart_export::ublk::UblkSettings::default(),
         )?;
+        self.on_host.push(server.uri().into());
         self.add(Box::new(server), None);
         Ok(())
     }

@@ -70,18 +70,27 @@ pub(crate) fn backing_of(device: &File) -> std::io::Result<FileIdentity> {
 /// # Errors
 /// Errors of the operating system.
 pub(crate) fn device_over(disk: &Path) -> Result<Option<(PathBuf, File)>> {
+    Ok(devices_over(disk)?.into_iter().next())
+}
+
+/// All loop devices over a file that is served, as [`device_over`] finds one.
+///
+/// # Errors
+/// Errors of the operating system.
+pub(crate) fn devices_over(disk: &Path) -> Result<Vec<(PathBuf, File)>> {
     let wanted =
         identity(disk).map_err(|error| Error::io("cannot be looked at", error).about(disk.display()))?;
+    let mut devices = Vec::new();
     for path in devices_at(disk)? {
         let failed = |error| Error::io("cannot be looked at", error).about(path.display());
         let Some(device) = open_listed(&path)? else { continue };
         match backing_of(&device) {
-            Ok(found) if found == wanted => return Ok(Some((path, device))),
+            Ok(found) if found == wanted => devices.push((path, device)),
             Err(error) if !is_loss(&error) => return Err(failed(error)),
             _ => {}
         }
     }
-    Ok(None)
+    Ok(devices)
 }
 
 /// `true` if an error of a file or a device says that it has failed for good, or is gone.

@@ -21,7 +21,9 @@
 //! The kernel parses the file system. An image's publisher can give the kernel damaged structures; kernels guard
 //! against these, but have had faults there. Mount no image of a publisher whose containers you would not run as root.
 
-use crate::loop_device::{LoopUse, attach, backing_of, denied, device_over, devices_at, identity, is_loss};
+use crate::loop_device::{
+    LoopUse, attach, backing_of, denied, device_over, devices_at, devices_over, identity, is_loss,
+};
 use headstart_block::file_system::SUPERBLOCK_AT;
 use headstart_block::{Error, ErrorKind, FileSystemKind, Result};
 use rustix::fs::{Mode, OFlags, major, minor};
@@ -31,7 +33,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::ffi::{CStr, OsString};
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread;
@@ -43,6 +45,9 @@ const ANSWERS: Duration = Duration::from_secs(2);
 /// The requests to freeze a file system and to end that: `FIFREEZE` and `FITHAW` of the kernel.
 const FREEZE: Opcode = rustix::ioctl::opcode::read_write::<i32>(b'X', 119);
 const THAW: Opcode = rustix::ioctl::opcode::read_write::<i32>(b'X', 120);
+
+/// The directory of the kernel's block devices, with partitions.
+const BLOCK_DEVICES: &str = "/sys/class/block";
 
 /// The mounts that this process sees.
 const MOUNTS: &str = "/proc/self/mountinfo";
@@ -356,11 +361,16 @@ impl FrozenFiles {
         let Some((device, opened)) = device_over(disk)? else { return Ok(None) };
         let Some((root, at)) = open_mount(&device)? else { return Ok(None) };
         let failed = |error| Error::io("cannot be frozen", error).about(at.display());
-        rustix::fs::syncfs(&root).map_err(|error| failed(error.into()))?;
-        opened.sync_all().map_err(failed)?;
+        Self::of(root, &opened).map(Some).map_err(failed)
+    }
+
+    /// Freezes the file system with the directory `root`, which is on a device.
+    fn of(root: File, device: &File) -> std::io::Result<Self> {
+        rustix::fs::syncfs(&root)?;
+        device.sync_all()?;
         // SAFETY: the request ignores its argument, so the kernel reads and writes no memory of this process.
-        unsafe { ioctl(&root, NoArg::<FREEZE>::new()) }.map_err(|error| failed(error.into()))?;
-        Ok(Some(Self(root)))
+        unsafe { ioctl(&root, NoArg::<FREEZE>::new()) }?;
+        Ok(Self(root))
     }
 
     /// Ends the freezing of the file systems that are mounted from a file of the path `disk`, if a process that was
@@ -382,6 +392,87 @@ impl Drop for FrozenFiles {
         // SAFETY: the request ignores its argument, so the kernel reads and writes no memory of this process.
         let _ = unsafe { ioctl(&self.0, NoArg::<THAW>::new()) };
     }
+}
+
+/// The file systems on a disk that this process sees mounted, on the whole disk, on its partitions and on volumes made
+/// of these. All of them are frozen until this is dropped.
+#[derive(Debug, Default)]
+pub struct FrozenDisk {
+    frozen: Vec<FrozenFiles>,
+    /// Those that another program has frozen.
+    by_others: usize,
+}
+
+impl FrozenDisk {
+    /// Freezes them. `disk` is the disk's file, or its block device.
+    ///
+    /// # Errors
+    /// Errors of the operating system. Nothing stays frozen then.
+    pub fn freeze(disk: &Path) -> Result<Self> {
+        let mut all = Self::default();
+        let devices = devices_of(disk)?;
+        for (device, opened) in &devices {
+            let Some((root, at)) = open_mount(device)? else { continue };
+            match FrozenFiles::of(root, opened) {
+                Ok(frozen) => all.frozen.push(frozen),
+                Err(error) if Errno::from_io_error(&error) == Some(Errno::BUSY) => all.by_others += 1,
+                Err(error) => return Err(Error::io("cannot be frozen", error).about(at.display())),
+            }
+        }
+        // What a file system has written may be kept by its device.
+        for (device, opened) in devices.iter().filter(|_| !all.is_empty()) {
+            let failed = |error| Error::io("cannot be made durable", error).about(device.display());
+            opened.sync_all().map_err(failed)?;
+        }
+        Ok(all)
+    }
+
+    /// `true` if no file system was found.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.frozen.is_empty() && self.by_others == 0
+    }
+
+    /// Ends the freezing that a process has left which was killed.
+    ///
+    /// # Errors
+    /// Errors of the operating system.
+    pub fn thaw(disk: &Path) -> Result<()> {
+        for (device, _) in devices_of(disk)? {
+            drop(open_mount(&device)?.map(|(root, _)| FrozenFiles(root)));
+        }
+        Ok(())
+    }
+}
+
+/// The block devices of a disk, open: its own or those over its file, their partitions, and the devices made of these.
+fn devices_of(disk: &Path) -> Result<Vec<(PathBuf, File)>> {
+    let looked = |error| Error::io("cannot be looked at", error).about(disk.display());
+    let disk = disk.canonicalize().map_err(looked)?;
+    let mut devices = match disk.metadata().map_err(looked)?.file_type().is_block_device() {
+        true => vec![(disk.clone(), File::open(&disk).map_err(looked)?)],
+        false => devices_over(&disk)?,
+    };
+    let mut at = 0;
+    while let Some((device, _)) = devices.get(at) {
+        for upper in made_of(device) {
+            // One that is gone since, or that several lower ones share, is left out.
+            let is_known = devices.iter().any(|(known, _)| *known == upper);
+            devices
+                .extend((!is_known).then(|| File::open(&upper).ok()).flatten().map(|opened| (upper, opened)));
+        }
+        at += 1;
+    }
+    Ok(devices)
+}
+
+/// The partitions of a block device, and the devices that use it, such as volumes of LVM.
+fn made_of(device: &Path) -> Vec<PathBuf> {
+    let Some(name) = device.file_name() else { return Vec::new() };
+    let place = Path::new(BLOCK_DEVICES).join(name);
+    let names = |dir: &Path| fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    let partitions = names(&place).filter(|name| place.join(name).join("partition").exists());
+    partitions.chain(names(&place.join("holders"))).map(|name| Path::new("/dev").join(name)).collect()
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use headstart_image::manifest::Manifest;
 use headstart_image::new_image::NewImageReport;
 use headstart_image::open_image::{Coverage, OpenImage, OpenLayer};
 use headstart_image::reference::Reference;
+use headstart_image::served_disk::CommitMoment;
 use headstart_image::store::ListEntry;
 use headstart_image::transfer::TransferReport;
 use headstart_image::verify::{Depth, Verdict};
@@ -50,6 +51,13 @@ pub(super) struct Made {
     /// `true` if the disk that was committed goes on with the image as its base.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     stacked: bool,
+    /// The moment of the commit of a disk that is attached: `frozen` if all that was written to its file systems is in
+    /// the image, `in_use` if its users may have had more to write.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    moment: Option<&'static str>,
+    /// The error for which file systems that this host has mounted were not frozen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    not_frozen: Option<String>,
 }
 
 /// The blobs of an image that was made in a remote store.
@@ -114,7 +122,36 @@ impl Made {
             was: made.was.map(|was| was.to_string()),
             pushed: made.transfer.as_ref().map(Pushed::of),
             stacked: made.stacked,
+            moment: made.moment.as_ref().map(|moment| match moment {
+                CommitMoment::Frozen => "frozen",
+                CommitMoment::InUse { .. } => "in_use",
+            }),
+            not_frozen: match &made.moment {
+                Some(CommitMoment::InUse { error }) => error.clone(),
+                _ => None,
+            },
         }
+    }
+}
+
+impl Made {
+    /// The state of the file systems in the image of a disk that is attached.
+    fn moment(&self) -> Option<String> {
+        const SYNC: &str = "run `sync` or `fsfreeze` in its guest first (QEMU's agent: guest-fsfreeze-freeze) and \
+                            commit again to have it";
+        Some(match (self.moment?, &self.not_frozen) {
+            ("frozen", _) => {
+                "whole: those that this host has mounted were frozen for a moment, without a loss".to_owned()
+            }
+            (_, None) => format!(
+                "as after a loss of power: this host has none of them mounted, and what a guest had not written yet \
+                 is missing; {SYNC}"
+            ),
+            (_, Some(error)) => format!(
+                "as after a loss of power: they could not be frozen ({error}), and what was not written yet is \
+                 missing; {SYNC}"
+            ),
+        })
     }
 }
 
@@ -144,6 +181,7 @@ impl fmt::Display for Made {
         if self.stacked {
             fields.push(("the disk", "goes on with this image as its base".to_owned()));
         }
+        fields.extend(self.moment().map(|text| ("its files", text)));
         Fields(&fields).fmt(f)
     }
 }

@@ -2,12 +2,14 @@
 
 use crate::attached::{Attached, TIMEOUT};
 use crate::clones::{check, write};
-use crate::disk::assert_same;
+use crate::disk::{assert_same, text};
 use crate::images::{can_check_bytes, layered, tool};
 use crate::scene::Scene;
 use crate::tools::installed;
+use headstart_testkit::process::{has_fuse, is_root};
 use headstart_testkit::registry::{Registry, RegistryAccess};
 use rustix::process::Signal;
+use serde_json::Value;
 use std::fs;
 
 /// Checks the bytes of an image's disk.
@@ -33,7 +35,7 @@ fn an_attached_disk_is_committed_and_goes_on() {
     let source = Attached::start(&scene, &attach("v1"));
     write(&scene, &source.uri(), 1, 1 << 20, &mut ours);
     let made = scene.json("image commit --writable vm file://~/store:v2");
-    assert_eq!((&made["layers"], &made["stacked"]), (&3.into(), &serde_json::Value::Null));
+    assert_eq!((&made["layers"], &made["stacked"]), (&3.into(), &Value::Null));
     let first = ours.clone();
     write(&scene, &source.uri(), 2, 2 << 20, &mut ours);
     check_image(&scene, "file://~/store:v2", &first);
@@ -50,6 +52,40 @@ fn an_attached_disk_is_committed_and_goes_on() {
     source.detach();
     let same = scene.json("image commit --writable vm file://~/store:v4");
     assert_eq!(same["digest"], second["digest"]);
+}
+
+/// What a file system that this host has mounted had not written to the disk is in the image, too.
+#[test]
+fn what_this_host_has_mounted_is_frozen_for_a_commit_and_of_guests_the_report_says_what_to_do() {
+    let scene = Scene::new();
+    if !is_root() || !has_fuse() || !installed(&["mkfs.ext4", "debugfs", "mount", "umount"]) {
+        return;
+    }
+    fs::File::create(scene.path("fs.raw")).unwrap().set_len(40 << 20).unwrap();
+    tool(&scene, "mkfs.ext4", &["-q", "-F", "fs.raw"]);
+    scene.ok("image import fs.raw file://~/store:v1");
+    fs::write(scene.path("over"), "").unwrap();
+    fs::create_dir(scene.path("mnt")).unwrap();
+    let disk = Attached::start(&scene, "file://~/store:v1 --writable ~/vm --fuse ~/over");
+    let commit = |tag: &str| scene.json(&format!("image commit --writable vm file://~/store:{tag}"));
+    let unmounted = commit("unmounted");
+    assert_eq!((&unmounted["moment"], &unmounted["not_frozen"]), (&"in_use".into(), &Value::Null));
+    let said = scene.ok("image commit --writable vm file://~/store:said").stdout;
+    assert!(said.contains("as after a loss of power") && said.contains("guest-fsfreeze-freeze"), "{said}");
+    tool(&scene, "mount", &["-o", "loop", "over", "mnt"]);
+    let content = text(7, 3_000_000);
+    fs::write(scene.path("mnt/late"), &content).unwrap();
+    assert_eq!(commit("mounted")["moment"], "frozen");
+    let said = scene.ok("image commit --writable vm file://~/store:said").stdout;
+    assert!(said.contains("whole") && !said.contains("loss of power"), "{said}");
+    fs::write(scene.path("mnt/later"), "its user goes on").unwrap();
+    tool(&scene, "umount", &["mnt"]);
+    disk.detach();
+    scene.ok("image export file://~/store:mounted -o image.raw");
+    tool(&scene, "debugfs", &["-R", "dump /late found", "image.raw"]);
+    assert!(fs::read(scene.path("found")).unwrap() == content);
+    // Of a disk that is not attached there is nothing to say.
+    assert_eq!(commit("detached")["moment"], Value::Null);
 }
 
 #[test]
@@ -162,7 +198,7 @@ fn a_layer_that_was_sealed_ahead_is_the_disk() {
         // One of another form is made from the beginning, and has no waste.
         let plain = scene.json("image commit --writable vm file://~/store:plain --codec none");
         let made = scene.json(&format!("image commit --stack --writable vm file://~/store:s{step}"));
-        let data = |made: &serde_json::Value| made["layer_data_bytes"].as_u64().unwrap();
+        let data = |made: &Value| made["layer_data_bytes"].as_u64().unwrap();
         assert_eq!(data(&made), data(&plain) + 4096, "{made} {plain}");
         check_image(&scene, "file://~/store:plain", &ours);
         check_image(&scene, &format!("file://~/store:s{step}"), &ours);

@@ -110,6 +110,29 @@ fn a_frozen_file_system_is_found_at_any_path_and_a_freeze_that_was_left_is_ended
 }
 
 #[test]
+fn all_file_systems_of_a_disk_are_frozen_at_once_and_one_that_others_froze_stays_frozen() {
+    let Some(scene) = Scene::new() else { return };
+    assert!(FrozenDisk::freeze(&scene.disk).unwrap().is_empty());
+    let at = scene.directory("at");
+    mount_writable(&scene.disk, &at).unwrap();
+    let device = devices_at(&scene.disk).unwrap().remove(0);
+    for disk in [&scene.disk, &device] {
+        let frozen = FrozenDisk::freeze(disk).unwrap();
+        assert!(!frozen.is_empty());
+        let writing = write_beside(&at);
+        thread::park_timeout(MOMENT);
+        assert!(!writing.is_finished());
+        // The second ends without a change.
+        assert!(!FrozenDisk::freeze(disk).unwrap().is_empty());
+        thread::park_timeout(MOMENT);
+        assert!(!writing.is_finished());
+        std::mem::forget(frozen);
+        FrozenDisk::thaw(disk).unwrap();
+        writing.join().unwrap();
+    }
+}
+
+#[test]
 fn a_disk_is_lost_when_its_file_is_another_one_and_not_by_errors_of_this_process() {
     let Some(scene) = Scene::new() else { return };
     let at = scene.directory("at");
