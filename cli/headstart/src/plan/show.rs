@@ -26,9 +26,12 @@ pub(super) const EXAMPLES: &str = "\
 Examples:
   headstart plan show --plans plans
   headstart plan show --plans plans --image m-nginx --bandwidth 10
-  headstart plan show --reference oci://registry.lan/vm/debian:12 --bandwidth 10
+  headstart plan show --reference oci://registry.lan/vm/debian:12
   headstart plan show --plans plans --bandwidth 5 --json \\
       --creation '{\"image_id\":\"new\",\"image_family\":\"debian-12\",\"user_id\":\"1001\"}'";
+
+/// The bandwidth of the plan that is shown if none is asked for, in MB/s.
+const BANDWIDTH: f64 = 10.0;
 
 /// The most blocks that are listed for people.
 const SHOWN: usize = 20;
@@ -42,20 +45,20 @@ pub(crate) struct Show {
     #[arg(long, value_name = "PLANS")]
     plans: Option<PathBuf>,
     /// An image that was trained on: its name, or its digest
-    #[arg(long, value_name = "KEY", conflicts_with = "creation", requires = "bandwidth")]
+    #[arg(long, value_name = "KEY", conflicts_with = "creation")]
     image: Option<String>,
     /// The size of its disk, if there are several [default: the one with the most traces of its own]
     // clap drops `requires` where an argument that conflicts with the required one is given.
     #[arg(long, requires = "image", conflicts_with_all = ["creation", "reference"])]
     size: Option<ByteSize>,
     /// A disk that is created: a row of the data set's metadata as a JSON object, by the names of its columns
-    #[arg(long, value_name = "JSON", value_parser = parse_row, requires = "bandwidth")]
+    #[arg(long, value_name = "JSON", value_parser = parse_row)]
     creation: Option<Map<String, Value>>,
     /// An image as it would be attached: the plan of its own boots, or otherwise of its layers; without --plans the
     /// one that is published with it
-    #[arg(long, value_name = "IMAGE", conflicts_with = "image", requires = "bandwidth")]
+    #[arg(long, value_name = "IMAGE", conflicts_with = "image")]
     reference: Option<Reference>,
-    /// The bandwidth in MB/s, such as 10; needed with --image, --creation and --reference, and only with these
+    /// The bandwidth in MB/s of the plan to show, with --image, --creation or --reference [default: 10]
     #[arg(long, value_name = "MBPS", requires = "disk")]
     bandwidth: Option<Megabytes>,
     /// The group whose plan is shown; 0 is the largest
@@ -71,7 +74,7 @@ fn parse_row(text: &str) -> std::result::Result<Map<String, Value>, String> {
 
 impl Show {
     pub(super) fn run(&self) -> Result<Box<dyn Report>> {
-        let bandwidth = self.bandwidth.unwrap_or(Megabytes(10.0));
+        let bandwidth = self.bandwidth.unwrap_or(Megabytes(BANDWIDTH));
         let Some(path) = &self.plans else {
             return Ok(Box::new(self.of_published(bandwidth)?));
         };
@@ -121,12 +124,15 @@ impl Show {
         let (reason, published) = (plans.reason.to_string(), None);
         if plans.groups.is_empty() {
             let policy = "lazy".to_owned();
-            return Ok(Shown { reason, published, group: None, policy, bin, plan: None, traces: 0 });
+            let (group, plan, rates) = (None, None, Vec::new());
+            return Ok(Shown { reason, published, group, policy, bin, plan, rates, traces: 0 });
         }
         let group = plans.group(self.group)?;
         let plan = group.at(bytes).cloned();
         let policy = plan.as_ref().map_or_else(|| "lazy".to_owned(), |plan| plan.policy.clone());
-        Ok(Shown { reason, published, group: Some(self.group), policy, bin, plan, traces: group.traces })
+        let rates = group.plans.iter().map(|plan| plan.rate).collect();
+        let (group, traces) = (Some(self.group), group.traces);
+        Ok(Shown { reason, published, group, policy, bin, plan, rates, traces })
     }
 }
 
@@ -159,6 +165,8 @@ struct Shown {
     bin: &'static str,
     /// The plan; `None` if there is nothing to preload.
     plan: Option<RatedPlan>,
+    /// The bandwidths for which there are plans, in bytes a second.
+    rates: Vec<u64>,
     traces: u64,
 }
 
@@ -178,6 +186,7 @@ impl Serialize for Shown {
             policy: &'a str,
             bin: &'a str,
             rate: Option<u64>,
+            rates: &'a [u64],
             traces: u64,
             order: Vec<(u64, u32)>,
         }
@@ -188,6 +197,7 @@ impl Serialize for Shown {
             policy: &self.policy,
             bin: self.bin,
             rate: self.plan.as_ref().map(|plan| plan.rate),
+            rates: &self.rates,
             traces: self.traces,
             order: self.items().iter().map(|item| (item.block, item.mask)).collect(),
         }
@@ -213,18 +223,20 @@ impl fmt::Display for Shown {
             let published = format!("generation {generation}, of {traces}, {digest}");
             writeln!(f, "{}", Fields(&[("published", published)]))?;
         }
-        write!(
-            f,
-            "{}",
-            Fields(&[
-                ("reason", self.reason.clone()),
-                ("group", format!("{group}, of {}", count(self.traces, "trace"))),
-                ("policy", self.policy.clone()),
-                ("bandwidth", format!("{} MB/s, of the bin {}", Megabytes(mega(plan.rate)).0, self.bin)),
-                ("blocks", plan.items.len().to_string()),
-                ("hot slices", ByteSize(plan.hot_bytes()).to_string()),
-            ])
-        )?;
+        let others = self.rates.iter().filter(|rate| **rate != plan.rate);
+        let others: Vec<_> = others.map(|rate| mega(*rate).to_string()).collect();
+        let mut fields = vec![
+            ("reason", self.reason.clone()),
+            ("group", format!("{group}, of {}", count(self.traces, "trace"))),
+            ("policy", self.policy.clone()),
+            ("bandwidth", format!("{} MB/s, of the bin {}", Megabytes(mega(plan.rate)).0, self.bin)),
+            ("blocks", plan.items.len().to_string()),
+            ("hot slices", ByteSize(plan.hot_bytes()).to_string()),
+        ];
+        if !others.is_empty() {
+            fields.insert(4, ("others", format!("{} MB/s (--bandwidth)", others.join(", "))));
+        }
+        write!(f, "{}", Fields(&fields))?;
         write!(f, "\n\n{:>8} {:>8}  hot slices of 64 KiB, the first on the left", "order", "block")?;
         for (place, item) in plan.items.iter().enumerate().take(SHOWN) {
             let slice = |bit: u32| if item.mask >> bit & 1 == 1 { '#' } else { '.' };

@@ -62,6 +62,10 @@ fn training_twice_publishes_the_same_artifact() {
     assert_eq!(plan["published"], json!({ "digest": first["digest"], "generation": 1, "traces": 5 }));
     let text = scene.ok("plan show --reference file://~/store:v1 --bandwidth 5").stdout;
     assert!(text.starts_with("published: generation 1, of 5 traces, sha256:"), "{text}");
+    // What is there is shown without a bandwidth, too.
+    let unasked = scene.json("plan show --reference file://~/store:v1");
+    assert_eq!(unasked, scene.json("plan show --reference file://~/store:v1 --bandwidth 10"));
+    assert!(unasked["rates"].as_array().unwrap().contains(&unasked["rate"]), "{unasked}");
 
     // More boots give a new generation; the earlier one can be pruned. Learning in steps gives the same as learning all
     // at once.
