@@ -2,6 +2,7 @@
 
 mod convert;
 mod copy;
+mod forms;
 mod layers;
 mod list;
 mod look;
@@ -56,7 +57,8 @@ pub(crate) enum Command {
     Export(Export),
     /// Print the properties of an image: its layers, sizes, savings
     #[command(after_help = "Examples:\n  headstart image inspect file:///srv/images:debian --json\n  \
-                            headstart image inspect oci://registry.lan/vm/debian:12")]
+                            headstart image inspect oci://registry.lan/vm/debian:12\n  \
+                            headstart image inspect oci://registry.lan/app:1 --forms")]
     Inspect(look::Inspect),
     /// Check that an image matches its digest
     #[command(after_help = "Examples:\n  headstart image verify --deep file:///srv/images:debian\n  \

@@ -16,6 +16,7 @@
 //! | [`store`] | OCI layout directories that writers, readers and prune share |
 //! | [`remote`] | an image in a remote store, for inspection |
 //! | [`disk_form`] | the disk to which the tag of a container's image leads |
+//! | [`forms`] | all disks that a container's image was converted to |
 //! | [`store_access`] | an image in any store, for code that may block |
 //! | [`verified_blob`] | a blob that is checked against its hash tree as it is read |
 //! | [`named_image`] | an image with a name that the user gave: that of its export, or of its boots |
@@ -65,6 +66,7 @@ pub mod disk_file;
 pub mod disk_form;
 mod disk_size;
 pub mod export;
+pub mod forms;
 mod image_blobs;
 pub mod image_key;
 pub mod image_site;

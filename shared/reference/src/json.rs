@@ -41,9 +41,10 @@ const fn report(
 }
 
 /// The reports, in the order of the page.
-const REPORTS: [Report; 67] = [
+const REPORTS: [Report; 68] = [
     report("image/report.rs", "Made", &["image import", "image commit", "image flatten"], ""),
     report("image/report.rs", "Inspection", &["image inspect"], ""),
+    report("image/forms.rs", "Forms", &["image inspect"], "with `--forms`"),
     report("image/report.rs", "Verified", &["image verify"], ""),
     report("image/report.rs", "Listing", &["image list"], ""),
     report("image/report.rs", "DiffReport", &["image diff"], ""),

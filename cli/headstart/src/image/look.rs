@@ -1,6 +1,7 @@
 //! `headstart image inspect` and `verify`: of a directory, or of any other store, of which only the needed parts are
 //! read.
 
+use super::forms::Forms;
 use super::report::{Inspection, Verified};
 use clap::Args;
 use headstart_block::{Error, Result};
@@ -18,6 +19,10 @@ use headstart_image::verify::{Depth, verify, verify_remote};
 pub(crate) struct Inspect {
     /// The image
     image: Reference,
+    /// Of a container's image, list all disks that it was converted to: their file systems, sizes and plans, and the
+    /// ones that hosts take
+    #[arg(long)]
+    forms: bool,
     #[command(flatten)]
     stores: StoreArgs,
 }
@@ -39,6 +44,9 @@ pub(crate) struct Verify {
 
 impl Inspect {
     pub(super) fn run(&self) -> Result<Box<dyn Report>> {
+        if self.forms {
+            return Ok(Box::new(self.stores.with_stores(|stores| Forms::find(&self.image, stores))?));
+        }
         let inspection = match self.image.location.is_remote() {
             true => self.stores.with_stores(|stores| Ok(Inspection::new(&stores.open(&self.image)?)))?,
             false => Inspection::new(&OpenImage::open(&self.image)?),

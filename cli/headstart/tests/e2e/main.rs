@@ -3,7 +3,7 @@
 //! | module | subject |
 //! |---|---|
 //! | [`import`], [`disk_formats`], [`backing_files`] | disks of every kind and size become images |
-//! | [`convert`], [`erofs_images`] | container images become images of disks, and these others |
+//! | [`convert`], [`forms`], [`erofs_images`] | container images become images of disks, and these others |
 //! | [`export`] | images become disks again |
 //! | [`layers`], [`commit`] | images on top of images; flatten, diff, inspect |
 //! | [`optimize`] | the blocks that boots read are stored first |
@@ -34,6 +34,7 @@ mod disk_formats;
 mod doctor;
 mod erofs_images;
 mod export;
+mod forms;
 mod full_disk;
 mod golden;
 mod golden_set;
