@@ -9,6 +9,7 @@ use headstart_block::{ByteSize, Result};
 use headstart_command_line::duration::duration;
 use headstart_command_line::megabytes::Megabytes;
 use headstart_command_line::number::number;
+use headstart_command_line::printable;
 use headstart_command_line::report::{Outcome, Report};
 use headstart_command_line::store_args::StoreArgs;
 use headstart_command_line::training::ObjectiveName;
@@ -20,7 +21,7 @@ use headstart_plan::policy::by_name;
 use headstart_plan::train::TrainConfig;
 use headstart_trace::data_set::Skipped;
 use headstart_train::counted::CountedBoots;
-use headstart_train::published::PublishedPlans;
+use headstart_train::published::{LeftOut, PublishedPlans};
 use headstart_train::summary::{self, TrainedImage};
 use headstart_train::training::{LearnedBoots, TrainingRun, TrainingSettings};
 use serde::Serialize;
@@ -87,7 +88,8 @@ pub(crate) struct Train {
     image: Vec<NamedImage>,
     /// Publish the plans of this image with it, in place of older ones: every host that attaches it finds them. The
     /// image's digest stays as it is. Its layers are learned as with --image. An image that was optimized gets the
-    /// plans of the one that it was made from. NAME= if the boots call it NAME; otherwise they know it by its digest
+    /// plans of the one that it was made from; each form of a container's image, those of its own boots or of a form
+    /// with the same disk. NAME= if the boots call it NAME; otherwise they know it by its digest
     /// (may be repeated)
     #[arg(long, value_name = "[NAME=]IMAGE")]
     publish: Vec<NamedImage>,
@@ -128,11 +130,12 @@ impl Train {
         let start = Instant::now();
         let plans = training.plan(progress)?;
         let planning_s = start.elapsed().as_secs_f64();
-        let (bytes, published, knowledge) = training.save(&plans)?;
+        let (bytes, (published, left_out), knowledge) = training.save(&plans)?;
         Ok(TrainReport {
             output: self.output.as_ref().map(|path| path.display().to_string()),
             bytes,
             published,
+            left_out,
             policy: settings.config.policy.clone(),
             objective: self.objective,
             read,
@@ -189,6 +192,9 @@ struct TrainReport {
     /// The length of that file.
     bytes: Option<u64>,
     published: Vec<PublishedPlans>,
+    /// Forms of these images that got no plan.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    left_out: Vec<LeftOut>,
     policy: String,
     objective: ObjectiveName,
     /// Traces that were read.
@@ -239,9 +245,14 @@ impl fmt::Display for TrainReport {
             write!(f, ": {output} ({})", ByteSize(bytes))?;
         }
         for published in &self.published {
-            let PublishedPlans { image, digest, generation, is_new, .. } = published;
+            let PublishedPlans { image, subject, form, digest, generation, is_new, .. } = published;
             let what = if *is_new { "published" } else { "published before, unchanged" };
-            write!(f, "\n{image}: {what}, generation {generation}, {digest}")?;
+            let form = form.as_ref().map(|kind| format!(" (its {} form {subject})", printable::line(kind)));
+            write!(f, "\n{image}{}: {what}, generation {generation}, {digest}", form.unwrap_or_default())?;
+        }
+        for LeftOut { image, file_system, reason } in &self.left_out {
+            let kind = file_system.as_ref().map(|kind| format!(" ({})", printable::line(kind)));
+            write!(f, "\n{image}{}: NOT published: {}", kind.unwrap_or_default(), printable::line(reason))?;
         }
         if !self.skipped.is_empty() {
             write!(f, "\n\n{}", self.skipped)?;

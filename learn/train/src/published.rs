@@ -1,11 +1,14 @@
 //! Plans that are published with images: publishing and finding them.
 
 use headstart_block::{Digest, Error, ErrorKind, PlanItem, Result};
+use headstart_image::forms::{FormPlace, ImageForm, forms};
+use headstart_image::manifest::Manifest;
 use headstart_image::named_image::NamedImage;
 use headstart_image::open_image::OpenImage;
 use headstart_image::optimize::boot_order;
 use headstart_image::plan_artifact::{self, About, FoundPlan};
-use headstart_image::reference::Reference;
+use headstart_image::reference::{Reference, Selector};
+use headstart_image::store::by_digest;
 use headstart_image::store_access::{StoreAccess, StoredImage};
 use headstart_plan::artifact::PlanFile;
 use headstart_plan::knowledge::{Knowledge, RecordedImage};
@@ -64,58 +67,127 @@ fn opened(found: FoundPlan) -> Result<(FoundPlan, Plans)> {
 
 /// An image to publish plans with. The plans are those that are made from the boots of the image.
 ///
-/// The boots of an optimized image are those of the image that it was made from, because both have the same disk.
+/// The boots of an optimized image are those of the image that it was made from, because both have the same disk. So do
+/// the forms of a container's image that differ only in the packing of their layers. A tag of a container's image means
+/// all its forms: each gets the plans of its own boots, or those of another form with the same disk.
 pub struct Publication<'a> {
     image: &'a Reference,
+    /// The image, or the forms; the one that the reference stands for is the first.
+    forms: Vec<TrainedForm>,
+    /// The forms that cannot be used.
+    unusable: Vec<LeftOut>,
+}
+
+/// A disk image to publish plans with.
+struct TrainedForm {
+    reference: Reference,
     digest: Digest,
     /// An optimized image learns from the boots of the one that it was made from.
     known_as: Digest,
-    /// The name that the boots have for it.
-    name: String,
+    /// The names that boots with this disk have for it, its own first.
+    names: Vec<String>,
     /// The size of its disk, if the manifest has it.
     size: Option<u64>,
+    file_system: Option<String>,
+    /// What its disk depends on, if it was made of a container's image.
+    disk: Option<String>,
+}
+
+impl TrainedForm {
+    fn new(reference: Reference, digest: Digest, manifest: &Manifest, name: &str) -> Self {
+        let known_as = manifest.known_as(digest);
+        let name = if name.is_empty() { known_as.to_string() } else { name.to_owned() };
+        let origin = manifest.converted_from();
+        let disk = origin.map(|origin| format!("{} {}", origin.manifest, origin.disk().join(",")));
+        let file_system = manifest.file_system().map(str::to_owned);
+        Self {
+            reference,
+            digest,
+            known_as,
+            names: vec![name],
+            size: manifest.virtual_size,
+            file_system,
+            disk,
+        }
+    }
+
+    /// The key of its boots in `knowledge`, as [`key_of`] has it.
+    fn key(&self, knowledge: &Knowledge) -> Option<RecordedImage> {
+        self.names.iter().find_map(|name| key_of(name, self.size, knowledge))
+    }
+
+    fn left_out(&self, reason: String) -> LeftOut {
+        LeftOut { image: self.reference.to_string(), file_system: self.file_system.clone(), reason }
+    }
 }
 
 impl<'a> Publication<'a> {
-    /// Reads the manifest of the image. The caller should do this before learning, which may take an hour, so that a
-    /// wrong reference is refused early.
+    /// Reads the manifest of the image, and those of its other forms. The caller should do this before learning, which
+    /// may take an hour, so that a wrong reference is refused early.
     ///
     /// # Errors
     /// Errors of the store.
     pub fn prepare(named: &'a NamedImage, stores: StoreAccess<'_>) -> Result<Self> {
         let image = &named.reference;
-        let StoredImage { digest, manifest, .. } = stores.stored(image)?;
-        let known_as = manifest.known_as(digest);
-        let name = if named.name.is_empty() { known_as.to_string() } else { named.name.clone() };
-        Ok(Self { image, digest, known_as, name, size: manifest.virtual_size })
-    }
-
-    /// Returns `true` if the image was optimized from another one. Its plans are then made from the boots of the other.
-    #[must_use]
-    pub fn is_optimized(&self) -> bool {
-        self.known_as != self.digest
-    }
-
-    /// Returns the key of the image's boots in `knowledge`, without an entrypoint. If there are boots on disks of
-    /// several sizes, the key has the image's own size, if there are boots of that size, and otherwise the size with
-    /// the most boots.
-    ///
-    /// # Errors
-    /// [`ErrorKind::NotFound`] if no boot in `knowledge` is of the image.
-    pub fn key(&self, knowledge: &Knowledge) -> Result<RecordedImage> {
-        let mut sizes: BTreeMap<u64, u64> = BTreeMap::new();
-        for (key, image) in knowledge.images() {
-            if key.entrypoint_of(&self.name).is_some() && image.traces() > 0 {
-                *sizes.entry(key.size).or_default() += image.traces();
+        let StoredImage { store, digest, manifest } = stores.stored(image)?;
+        let mut this = Self { image, forms: Vec::new(), unusable: Vec::new() };
+        this.forms.push(TrainedForm::new(image.clone(), digest, &manifest, &named.name));
+        let has_forms = manifest.converted_from().is_some() && matches!(image.selector, Selector::Tag(_));
+        let found = if has_forms { stores.runtime.block_on(forms(&*store, &image.selector))? } else { None };
+        let others = found.map(|found| found.forms).unwrap_or_default();
+        // A tag of its own names this image alone.
+        if others.iter().any(|form| form.place == FormPlace::Named) {
+            return Ok(this);
+        }
+        for ImageForm { digest: other, manifest, .. } in
+            others.into_iter().filter(|form| form.digest != digest)
+        {
+            let reference = by_digest(image, other);
+            match manifest {
+                Ok(manifest) => this.forms.push(TrainedForm::new(reference, other, &manifest, "")),
+                Err(error) => {
+                    let (image, reason) = (reference.to_string(), error.to_string());
+                    this.unusable.push(LeftOut { image, file_system: None, reason });
+                }
             }
         }
-        let rank = |(size, traces): &(u64, u64)| (Some(*size) == self.size, *traces, Reverse(*size));
-        let best = sizes.into_iter().max_by_key(rank);
-        best.map(|(size, _)| RecordedImage { image: self.name.clone(), size })
-            .ok_or_else(|| no_boots_of(&self.name, self.image))
+        this.share_names();
+        Ok(this)
     }
 
-    /// Publishes the plans of the image's boots as an artifact with the image. `plans` were made from `knowledge`.
+    /// Gives each form the names of the others with the same disk.
+    fn share_names(&mut self) {
+        let own: Vec<_> = self.forms.iter().map(|form| (form.disk.clone(), form.names[0].clone())).collect();
+        for form in &mut self.forms {
+            let is_same = |(disk, name): &&(Option<String>, String)| {
+                disk.is_some() && *disk == form.disk && form.names[0] != *name
+            };
+            let same: Vec<_> = own.iter().filter(is_same).map(|(_, name)| name.clone()).collect();
+            form.names.extend(same);
+        }
+    }
+
+    /// Returns the images whose own boots can be learned from, with the name that boots have for each. An optimized one
+    /// is left out: its plans are made from the boots of another.
+    pub fn recorded(&self) -> impl Iterator<Item = (&str, &Reference)> {
+        let own = self.forms.iter().filter(|form| form.known_as == form.digest);
+        own.map(|form| (&*form.names[0], &form.reference))
+    }
+
+    /// Checks that there are boots for the image, or for one of its forms.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if no boot in `knowledge` is.
+    pub fn check(&self, knowledge: &Knowledge) -> Result<()> {
+        if self.forms.iter().any(|form| form.key(knowledge).is_some()) {
+            return Ok(());
+        }
+        let names: Vec<_> = self.forms.iter().map(|form| &*form.names[0]).collect();
+        Err(no_boots_of(&names.join(" or "), self.image))
+    }
+
+    /// Publishes the plans of the image's boots as an artifact with the image, and with each of its forms. `plans` were
+    /// made from `knowledge`. Returns them, and the forms without.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if `knowledge` has no boots of the image or `plans` no plan for them; errors of the
@@ -125,10 +197,42 @@ impl<'a> Publication<'a> {
         plans: &Plans,
         knowledge: &Knowledge,
         stores: StoreAccess<'_>,
+    ) -> Result<(Vec<PublishedPlans>, Vec<LeftOut>)> {
+        self.check(knowledge)?;
+        let (mut published, mut left_out, mut first) = (Vec::new(), self.unusable.clone(), None);
+        for form in &self.forms {
+            let Some(key) = form.key(knowledge) else {
+                left_out.push(form.left_out(format!(
+                    "no boot was recorded on it, or on a form with the same disk: `headstart attach {}`, or a \
+                     container on a host that takes this form, records one; then train again",
+                    by_digest(self.image, form.digest)
+                )));
+                continue;
+            };
+            match self.publish_one(form, &key, (plans, knowledge), stores) {
+                Ok(done) => published.push(done),
+                Err(error) if error.kind() == ErrorKind::NotFound && self.forms.len() > 1 => {
+                    left_out.push(form.left_out(error.to_string()));
+                    first.get_or_insert(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        match first.filter(|_| published.is_empty()) {
+            Some(error) => Err(error),
+            None => Ok((published, left_out)),
+        }
+    }
+
+    fn publish_one(
+        &self,
+        form: &TrainedForm,
+        key: &RecordedImage,
+        (plans, knowledge): (&Plans, &Knowledge),
+        stores: StoreAccess<'_>,
     ) -> Result<PublishedPlans> {
-        let key = self.key(knowledge)?;
-        let name = RecordedImage { image: self.known_as.to_string(), size: self.size.unwrap_or(key.size) };
-        let only = plans.only(&key, knowledge, &name);
+        let name = RecordedImage { image: form.known_as.to_string(), size: form.size.unwrap_or(key.size) };
+        let only = plans.only(key, knowledge, &name);
         let only = only.ok_or_else(|| {
             Error::new(ErrorKind::NotFound, "there is no plan of it: its boots are too few or all outliers")
                 .about(self.image)
@@ -140,17 +244,34 @@ impl<'a> Publication<'a> {
         let about = About { traces: provenance.traces, policy: provenance.policy.clone() };
         // The artifact is for the image as it was found, even if its tag has moved on.
         let store = stores.store(&self.image.location)?;
-        let publishing = plan_artifact::publish(&store, &self.digest, file.into(), &about);
+        let publishing = plan_artifact::publish(&store, &form.digest, file.into(), &about);
         let done = stores.runtime.block_on(publishing)?;
+        let is_form = self.forms.len() + self.unusable.len() > 1;
         Ok(PublishedPlans {
             image: self.image.to_string(),
-            subject: self.digest.to_string(),
+            subject: form.digest.to_string(),
+            form: form.file_system.clone().filter(|_| is_form),
             digest: done.digest.to_string(),
             generation: done.generation,
             is_new: done.is_new,
             bytes,
         })
     }
+}
+
+/// The key of the boots of that name in `knowledge`, without an entrypoint. If there are boots on disks of several
+/// sizes, the key has the image's own size, if there are boots of that size, and otherwise the size with the most
+/// boots.
+fn key_of(name: &str, own: Option<u64>, knowledge: &Knowledge) -> Option<RecordedImage> {
+    let mut sizes: BTreeMap<u64, u64> = BTreeMap::new();
+    for (key, image) in knowledge.images() {
+        if key.entrypoint_of(name).is_some() && image.traces() > 0 {
+            *sizes.entry(key.size).or_default() += image.traces();
+        }
+    }
+    let rank = |(size, traces): &(u64, u64)| (Some(*size) == own, *traces, Reverse(*size));
+    let best = sizes.into_iter().max_by_key(rank);
+    best.map(|(size, _)| RecordedImage { image: name.to_owned(), size })
 }
 
 /// The error for an image of which there is no boot under this name.
@@ -167,6 +288,9 @@ pub struct PublishedPlans {
     pub image: String,
     /// The digest of the image's manifest.
     pub subject: String,
+    /// The file system of this form, if the image has several forms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub form: Option<String>,
     /// The digest of the manifest of the artifact that has the plans.
     pub digest: String,
     /// The number of times that plans were published for the image, from 1.
@@ -175,4 +299,16 @@ pub struct PublishedPlans {
     pub is_new: bool,
     /// The length of the published file of plans, in bytes.
     pub bytes: u64,
+}
+
+/// A form of an image without a plan.
+#[derive(Clone, Debug, Serialize)]
+pub struct LeftOut {
+    /// Its reference, by its digest.
+    pub image: String,
+    /// Its file system.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file_system: Option<String>,
+    /// The reason, with what to do for a plan.
+    pub reason: String,
 }

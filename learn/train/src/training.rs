@@ -7,7 +7,7 @@
 use crate::counted::{Counted, CountedBoots};
 use crate::layer_map;
 use crate::progress::reported;
-use crate::published::{Publication, PublishedPlans, no_boots_of};
+use crate::published::{LeftOut, Publication, PublishedPlans, no_boots_of};
 use crate::traces::nothing;
 use headstart_block::exchange::ImageCounts;
 use headstart_block::words::count;
@@ -17,6 +17,7 @@ use headstart_image::named_image::NamedImage;
 use headstart_image::progress::Progress;
 use headstart_image::store_access::StoreAccess;
 use headstart_plan::knowledge::{Knowledge, KnowledgeSettings, Learned};
+use headstart_plan::layers::LayerMap;
 use headstart_plan::train::{self, Plans, TrainConfig};
 use headstart_trace::data_set::{DataSet, DataSetLimits, Skipped};
 use std::path::{Path, PathBuf};
@@ -141,7 +142,8 @@ impl<'a> TrainingRun<'a> {
 
     /// The counts of trackers for the named images.
     fn counted(&self, counts: &[(&Path, Vec<ImageCounts>)]) -> Result<Vec<Counted>> {
-        let named: Vec<&NamedImage> = self.settings.images.iter().chain(&self.settings.publish).collect();
+        let forms = self.forms_to_publish_with();
+        let named: Vec<&NamedImage> = self.settings.images.iter().chain(&forms).collect();
         let mut all = Vec::new();
         for (place, counts) in counts {
             let found = named.iter().map(|image| Counted::find(counts, image, self.stores));
@@ -158,6 +160,17 @@ impl<'a> TrainingRun<'a> {
         Ok(all)
     }
 
+    /// The images to publish with, and of a container's image all its forms.
+    fn forms_to_publish_with(&self) -> Vec<NamedImage> {
+        let forms = self.settings.publish.iter().zip(&self.targets).flat_map(|(named, target)| {
+            let others = target.recorded().filter(|(_, reference)| **reference != named.reference);
+            let others =
+                others.map(|(_, reference)| NamedImage { name: String::new(), reference: reference.clone() });
+            std::iter::once(named.clone()).chain(others)
+        });
+        forms.collect()
+    }
+
     /// Learns which layer of its image each part of a disk comes from, so that plans can be made for other images that
     /// share these layers. Optimized images to publish with are left out: their layers tell nothing of other images.
     ///
@@ -165,19 +178,23 @@ impl<'a> TrainingRun<'a> {
     /// [`ErrorKind::NotFound`] if one of the images, or an image to publish with, has no boots that were learned;
     /// errors of opening an image.
     pub fn learn_layers(&mut self) -> Result<()> {
-        let published = self.settings.publish.iter().zip(&self.targets);
-        let published = published.filter(|(_, target)| !target.is_optimized()).map(|(named, _)| named);
-        for NamedImage { name, reference } in self.settings.images.iter().chain(published) {
+        for NamedImage { name, reference } in &self.settings.images {
             let (key, map) = layer_map::of_open(&self.stores.open(reference)?)?;
             let image = if name.is_empty() { &key.image } else { name };
-            let known = self.knowledge.images().map(|(known, _)| known);
-            let keys: Vec<_> = known.filter(|known| known.entrypoint_of(image).is_some()).cloned().collect();
-            if keys.is_empty() {
+            if !set_layers(&mut self.knowledge, image, &map)? {
                 return Err(no_boots_of(image, reference));
             }
-            keys.iter().try_for_each(|key| self.knowledge.set_layers(key, map.clone()))?;
         }
-        self.targets.iter().try_for_each(|target| target.key(&self.knowledge).map(drop))
+        for target in &self.targets {
+            target.check(&self.knowledge)?;
+            for (name, reference) in target.recorded() {
+                if self.knowledge.images().any(|(known, _)| known.entrypoint_of(name).is_some()) {
+                    let (_, map) = layer_map::of_open(&self.stores.open(reference)?)?;
+                    set_layers(&mut self.knowledge, name, &map)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Makes the plans of all images in the knowledge.
@@ -189,21 +206,38 @@ impl<'a> TrainingRun<'a> {
     }
 
     /// Writes the knowledge and the plans to their files, and publishes the plans. Returns the length of the file of
-    /// plans in bytes (`None` if none was asked for), the published plans, and the knowledge.
+    /// plans in bytes (`None` if none was asked for), the published plans with the forms that got none, and the
+    /// knowledge.
     ///
     /// # Errors
     /// Errors of writing a file, after which nothing is published; those of
     /// [`Publication::publish`](crate::published::Publication::publish) for the first image that fails. The files are
     /// then complete, and the plans of the images before it are published.
-    pub fn save(self, plans: &Plans) -> Result<(Option<u64>, Vec<PublishedPlans>, Knowledge)> {
+    pub fn save(
+        self,
+        plans: &Plans,
+    ) -> Result<(Option<u64>, (Vec<PublishedPlans>, Vec<LeftOut>), Knowledge)> {
         let Self { stores, learned_file, plans_file, targets, knowledge, .. } = self;
         if let Some(file) = learned_file {
             file.fill(|out| knowledge.write(out))?;
         }
         let bytes = plans_file.map(|file| file.fill(|out| plans.write(out))).transpose()?;
-        let published = targets.iter().map(|target| target.publish(plans, &knowledge, stores));
-        Ok((bytes, published.collect::<Result<_>>()?, knowledge))
+        let (mut published, mut left_out) = (Vec::new(), Vec::new());
+        for target in &targets {
+            let done = target.publish(plans, &knowledge, stores)?;
+            published.extend(done.0);
+            left_out.extend(done.1);
+        }
+        Ok((bytes, (published, left_out), knowledge))
     }
+}
+
+/// Notes the layers of the disk of an image that boots call so. `false` if there are no boots of that name.
+fn set_layers(knowledge: &mut Knowledge, image: &str, map: &LayerMap) -> Result<bool> {
+    let known = knowledge.images().map(|(known, _)| known);
+    let keys: Vec<_> = known.filter(|known| known.entrypoint_of(image).is_some()).cloned().collect();
+    keys.iter().try_for_each(|key| knowledge.set_layers(key, map.clone()))?;
+    Ok(!keys.is_empty())
 }
 
 /// The earlier knowledge.

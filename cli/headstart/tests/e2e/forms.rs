@@ -56,3 +56,50 @@ fn the_forms_of_an_image_are_listed_with_the_ones_that_hosts_take() {
     scene.ok("image import disk.raw file://~/store:vm");
     scene.fails("image inspect file://~/store:vm --forms", &["store:vm", "no container's image"]);
 }
+
+#[test]
+fn plans_are_published_with_all_forms_whose_disk_the_boots_have_read_and_others_are_named() {
+    let scene = Scene::new();
+    image(&scene, "layout", &layers(&scene));
+    let (ext4, erofs) = (convert(&scene, "--referrer"), convert(&scene, "--referrer --fs erofs"));
+    let boots = |set: &str, name: &str, first: i64, at: i64| {
+        let places: Vec<_> = (0..12).map(|n| (at << 21) + n * 4096).collect();
+        data_sets::boots(&scene, set, (name, 256 << 20), first, (&places, 1));
+    };
+    let train = |set: &str| {
+        let words = "train --policy vmt-min --learned ~/learned --publish file://~/layout:app";
+        format!("{words} --traces {set}")
+    };
+    boots("monday", &ext4, 0, 3);
+    // The newest form is the EROFS, of which there is no boot.
+    let said = scene.ok(&train("monday")).stdout;
+    assert!(said.contains(&format!("(its ext4 form {ext4}): published, generation 1")), "{said}");
+    let left = said.lines().find(|line| line.contains("NOT published")).unwrap();
+    assert!(left.contains(&format!("layout@{erofs} (erofs)")) && left.contains("train again"), "{said}");
+    // Another packing has the same disk, another mode has not.
+    let (lz4, turbo) = (convert(&scene, "--index --codec lz4"), convert(&scene, "--referrer --mode turbo"));
+    let made = scene.json(&train("monday"));
+    let subjects = |made: &Value| -> Vec<Value> {
+        let published = made["published"].as_array().unwrap();
+        published.iter().map(|one| json!([one["subject"], one["is_new"]])).collect()
+    };
+    assert_eq!(subjects(&made), [json!([lz4, true]), json!([ext4, false])]);
+    assert_eq!(made["left_out"].as_array().unwrap().len(), 2, "{made}");
+    let plan = scene.json("plan show --reference file://~/layout:app");
+    assert_eq!(plan["order"][0][0], 3, "{plan}");
+    let plans: Vec<_> =
+        listed(&scene, &["digest", "plan"]).into_iter().filter(|form| form[1].is_object()).collect();
+    assert_eq!(plans.len(), 2, "{plans:?}");
+    // Boots of its own are learned beside these.
+    boots("tuesday", &erofs, 5, 2);
+    let made = scene.json(&train("tuesday"));
+    assert_eq!(subjects(&made), [json!([lz4, false]), json!([erofs, true]), json!([ext4, false])]);
+    let left = &made["left_out"][0]["image"];
+    assert!(left.as_str().unwrap().ends_with(&turbo), "{made}");
+    let plan = scene.json(&format!("plan show --reference file://~/layout@{erofs}"));
+    assert_eq!(plan["order"][0][0], 2, "{plan}");
+    // None has boots.
+    boots("other", "web", 0, 1);
+    let all = "train --traces other --publish file://~/layout:app";
+    scene.fails(all, &["layout:app", &ext4, &erofs, "none of the boots"]);
+}

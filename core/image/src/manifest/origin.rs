@@ -36,6 +36,18 @@ pub struct ContainerOrigin {
 }
 
 impl ContainerOrigin {
+    /// Returns what the content of the disk depends on, apart from the container's layers. Images with the same origin
+    /// and the same words have the same disk, however their layers are packed.
+    #[must_use]
+    pub fn disk(&self) -> Vec<&str> {
+        let decides = |word: &&str| {
+            ["writer=", "fs=", "mode=", "size=", "alone"].iter().any(|known| word.starts_with(known))
+        };
+        let words: Vec<_> = self.converter.split(',').filter(decides).collect();
+        // Another converter's words are not known.
+        if words.is_empty() { vec![&self.converter] } else { words }
+    }
+
     pub(super) fn annotations(&self) -> [(&'static str, String); 3] {
         [
             (CONVERTED_FROM, self.manifest.to_string()),
@@ -164,8 +176,20 @@ mod tests {
         };
         let documents = image.documents().unwrap();
         let manifest = Manifest::parse(&documents.manifest).unwrap();
-        assert_eq!((manifest.converted_from(), manifest.layers[0].origin()), (Some(from), Some(origin)));
+        assert_eq!(
+            (manifest.converted_from(), manifest.layers[0].origin()),
+            (Some(from.clone()), Some(origin))
+        );
         assert_eq!(manifest.file_system(), None);
+        let disk = |converter: &str| {
+            let origin = ContainerOrigin { converter: converter.to_owned(), ..from.clone() };
+            origin.disk().join(",")
+        };
+        let ext4 = disk("writer=1,fs=ext4,size=4096,zstd,frame=32768,crc");
+        assert_eq!(ext4, disk("writer=1,fs=ext4,size=4096,lz4,frame=4096"));
+        let others =
+            ["writer=1,fs=erofs,size=4096,zstd", "writer=1,fs=ext4,mode=turbo,size=4096,zstd", "another"];
+        assert!(others.iter().all(|other| disk(other) != ext4));
         let config = |image: &NewImage| String::from_utf8(image.documents().unwrap().config).unwrap();
         assert!(config(&image).contains(r#""history":[{"comment":"x"}]"#) && config(&image).contains("2026"));
         image.converted_from = None;
