@@ -20,7 +20,8 @@ use headstart_block::{Error, Result};
 use headstart_file_blocks::{BLOCK_SIZE, Block};
 
 /// The place of the superblock in block 0.
-pub(crate) const SUPERBLOCK_OFFSET: usize = SUPERBLOCK_AT as usize;
+pub(crate) const SUPERBLOCK_OFFSET: usize = 1024;
+const _: () = assert!(SUPERBLOCK_OFFSET as u64 == SUPERBLOCK_AT, "the place is that of both file systems");
 /// Its length.
 pub(crate) const SUPERBLOCK_SIZE: usize = 128;
 /// The number of the root's inode, which follows the superblock.
