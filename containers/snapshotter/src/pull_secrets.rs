@@ -185,7 +185,7 @@ impl PullSecrets {
 fn keep(kept: &mut PullCredentials, accepted: Option<&OfferedSecret>, (now, until): (u64, u64)) {
     kept.repositories.retain(|_, credential| credential.until > now);
     for credential in kept.repositories.values_mut() {
-        // They may have come when they were to be kept longer.
+        // Those of an earlier run may have been kept for longer.
         credential.until = credential.until.min(until);
     }
     let weight =

@@ -23,6 +23,7 @@
 //! | module | function |
 //! |---|---|
 //! | [`token`], [`redirect`] | decide about tokens and addresses from the time alone; no I/O |
+//! | [`attempt`] | decides which credential a request shows after a refusal; no I/O |
 //! | [`flight`] | one request asks, the others wait for its result |
 //! | [`challenge`], [`credentials`], [`auth`] | the challenge, our credentials, and the proof that requests show |
 //! | [`endpoint`] | one registry or mirror: URLs, requests, redirects followed by hand |

@@ -13,7 +13,7 @@ pub(super) const WEIGHT_LEAST: u64 = 4 << 10;
 /// An entry by what decides whether it stays.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
-    /// The registry, without its port: whoever has a name has all of its ports.
+    /// The registry, without its port: the owner of a name has all of its ports.
     pub(super) host: String,
     /// Its place in time: an older entry has a smaller one.
     pub(super) age: u64,

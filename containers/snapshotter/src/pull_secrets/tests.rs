@@ -132,7 +132,7 @@ fn pulls_that_go_on_are_bounded_and_the_oldest_of_the_registry_with_most_count_n
     assert_eq!((of_one.len(), &*of_one[0]), (OFFERED_MOST, "p399"), "of one repository as many as are tried");
 }
 
-/// It is containerd that pulls, whatever counts here.
+/// containerd pulls, and has pulled with them.
 #[test]
 fn a_pull_that_counts_no_more_is_accepted_all_the_same() {
     let dir = tempfile::tempdir().unwrap();

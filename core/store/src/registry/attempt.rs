@@ -77,7 +77,7 @@ mod tests {
         Credential::Password("u".to_owned(), Secret::new(&number.to_string()))
     }
 
-    /// How a registry takes a credential.
+    /// The way in which a registry takes a credential.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     enum Taken {
         Well,

@@ -95,7 +95,7 @@ impl Credentials {
 
     /// `true` if there were credentials that a pull offers when they were looked up, or if there are some now.
     pub(super) async fn has_offers(&self) -> bool {
-        // What cannot be read says nothing.
+        // A file that cannot be read says nothing.
         self.has_seen_offers() || self.own().await.is_err() || self.has_seen_offers()
     }
 
@@ -224,7 +224,7 @@ mod tests {
         shown(&Credentials::new(host, Some(directory.path()))).await
     }
 
-    /// What a request shows first.
+    /// The credential that a request shows first.
     async fn shown(credentials: &Credentials) -> Result<Credential> {
         Ok(credentials.choose(&Attempt::default(), false).await?.unwrap())
     }
