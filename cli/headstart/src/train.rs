@@ -23,7 +23,7 @@ use headstart_trace::data_set::Skipped;
 use headstart_train::counted::CountedBoots;
 use headstart_train::published::{LeftOut, PublishedPlans};
 use headstart_train::summary::{self, TrainedImage};
-use headstart_train::training::{LearnedBoots, TrainingRun, TrainingSettings};
+use headstart_train::training::{LearnedBoots, SavedTraining, TrainingRun, TrainingSettings};
 use serde::Serialize;
 use std::fmt;
 use std::os::unix::fs::FileTypeExt;
@@ -130,7 +130,7 @@ impl Train {
         let start = Instant::now();
         let plans = training.plan(progress)?;
         let planning_s = start.elapsed().as_secs_f64();
-        let (bytes, (published, left_out), knowledge) = training.save(&plans)?;
+        let SavedTraining { bytes, published, left_out, knowledge } = training.save(&plans)?;
         Ok(TrainReport {
             output: self.output.as_ref().map(|path| path.display().to_string()),
             bytes,

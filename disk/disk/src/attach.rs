@@ -331,7 +331,8 @@ async fn attach_leasing(
         Some(located) => located,
         None => locate(host, &*store, &shown).await.map_err(about)?,
     };
-    let mut warnings = Vec::new();
+    let passed_over = named.passed_over.map(|newer| took_writable(reference, &named.digest, &newer));
+    let mut warnings = Vec::from_iter(passed_over);
     if let Some(refusal) = named.refusal {
         let (is_whole, is_pinned) = (located.are_whole(), named.is_pinned);
         let from = instead_of_store(&refusal, is_whole, is_pinned, options.cached_although_denied);
@@ -340,10 +341,8 @@ async fn attach_leasing(
             let refusal = name_base(refusal, reference, options.own_base());
             return Err(about(denied_though_here(refusal, is_whole, named.is_granted)));
         };
-        let digest = named.digest;
-        warnings.push(format!("{reference}: {refusal}. {from} ({digest}): attached from there"));
+        warnings.push(format!("{reference}: {refusal}. {from} ({}): attached from there", named.digest));
     }
-    warnings.extend(named.passed_over.map(|newer| took_writable(reference, &named.digest, &newer)));
     let record = options.record.clone();
     let (image, is_whole) = ((named.digest, &manifest), located.are_whole());
     *leasing = Leasing::begin(&host.runtime, &store, reference, image, record, is_whole);

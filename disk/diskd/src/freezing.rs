@@ -25,7 +25,7 @@ pub(crate) struct Freezer {
     disks: Vec<PathBuf>,
 }
 
-/// What is frozen until this is dropped.
+/// File systems that are frozen until this is dropped.
 pub(crate) struct Frozen<'a> {
     disks: Vec<FrozenDisk>,
     freezer: &'a Freezer,

@@ -89,7 +89,7 @@ struct TrainedForm {
     /// The size of its disk, if the manifest has it.
     size: Option<u64>,
     file_system: Option<String>,
-    /// What its disk depends on, if it was made of a container's image.
+    /// The words on which its disk depends, if it was made of a container's image.
     disk: Option<String>,
 }
 
@@ -117,7 +117,8 @@ impl TrainedForm {
     }
 
     fn left_out(&self, reason: String) -> LeftOut {
-        LeftOut { image: self.reference.to_string(), file_system: self.file_system.clone(), reason }
+        let image = by_digest(&self.reference, self.digest).to_string();
+        LeftOut { image, file_system: self.file_system.clone(), reason }
     }
 }
 

@@ -61,6 +61,18 @@ pub struct LearnedBoots {
     pub skipped: Skipped,
 }
 
+/// The outcome of [`TrainingRun::save`].
+pub struct SavedTraining {
+    /// The length of the file of plans in bytes; `None` if none was asked for.
+    pub bytes: Option<u64>,
+    /// The published plans.
+    pub published: Vec<PublishedPlans>,
+    /// The forms of images that got none.
+    pub left_out: Vec<LeftOut>,
+    /// The knowledge.
+    pub knowledge: Knowledge,
+}
+
 /// A run of training. Its methods are called in this order: [`begin`](Self::begin), [`learn`](Self::learn),
 /// [`learn_layers`](Self::learn_layers), [`plan`](Self::plan), [`save`](Self::save).
 pub struct TrainingRun<'a> {
@@ -205,18 +217,13 @@ impl<'a> TrainingRun<'a> {
         reported(progress, "making plans", |each| train::all(&self.knowledge, &self.settings.config, each))
     }
 
-    /// Writes the knowledge and the plans to their files, and publishes the plans. Returns the length of the file of
-    /// plans in bytes (`None` if none was asked for), the published plans with the forms that got none, and the
-    /// knowledge.
+    /// Writes the knowledge and the plans to their files, and publishes the plans.
     ///
     /// # Errors
     /// Errors of writing a file, after which nothing is published; those of
     /// [`Publication::publish`](crate::published::Publication::publish) for the first image that fails. The files are
     /// then complete, and the plans of the images before it are published.
-    pub fn save(
-        self,
-        plans: &Plans,
-    ) -> Result<(Option<u64>, (Vec<PublishedPlans>, Vec<LeftOut>), Knowledge)> {
+    pub fn save(self, plans: &Plans) -> Result<SavedTraining> {
         let Self { stores, learned_file, plans_file, targets, knowledge, .. } = self;
         if let Some(file) = learned_file {
             file.fill(|out| knowledge.write(out))?;
@@ -228,7 +235,7 @@ impl<'a> TrainingRun<'a> {
             published.extend(done.0);
             left_out.extend(done.1);
         }
-        Ok((bytes, (published, left_out), knowledge))
+        Ok(SavedTraining { bytes, published, left_out, knowledge })
     }
 }
 

@@ -54,7 +54,7 @@ fn an_attached_disk_is_committed_and_goes_on() {
     assert_eq!(same["digest"], second["digest"]);
 }
 
-/// What a file system that this host has mounted had not written to the disk is in the image, too.
+/// An image has what a file system that this host has mounted had not written to the disk yet.
 #[test]
 fn what_this_host_has_mounted_is_frozen_for_a_commit_and_of_guests_the_report_says_what_to_do() {
     let scene = Scene::new();
