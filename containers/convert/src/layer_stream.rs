@@ -310,6 +310,14 @@ impl<'a> Decoder<'a> {
         })
     }
 
+    /// The decoder of a stream that was read to its end, without the window of zstd: what follows needs the memory.
+    fn ended(self) -> Self {
+        match self {
+            Self::Zstd(decoder) => Self::Plain(decoder.input),
+            other => other,
+        }
+    }
+
     /// The compressed bytes; `None` if the index was taken.
     fn compressed(&self) -> Option<&CompressedBytes<'a>> {
         let input = match self {
@@ -436,7 +444,10 @@ impl Read for DecodedTar<'_> {
             self.sha256.update(&buf[..len]);
         }
         self.bytes += len as u64;
-        self.is_ended |= len == 0 && !buf.is_empty();
+        if len == 0 && !buf.is_empty() && !self.is_ended {
+            self.is_ended = true;
+            self.decoder = std::mem::replace(&mut self.decoder, Decoder::Used).ended();
+        }
         if self.bytes > self.limit {
             let cause = format!("has more than {} bytes when it is decompressed", self.limit);
             let remedy = "if the layer is trusted, raise the limit `tar_bytes` (--limit tar_bytes=NUMBER)";

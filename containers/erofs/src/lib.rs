@@ -42,8 +42,8 @@
 //! in the list of the module `superblock`, by name.
 //!
 //! # Memory
-//! Changes are in a table of which 24 MiB stay in memory, blocks that are made of it at the end in another 24 MiB;
-//! what is more goes to temporary files. 12 MiB of blocks of the parent are kept.
+//! Changes are in a table of which 12 MiB stay in memory, blocks that are made of it at the end in another 12 MiB;
+//! what is more goes to temporary files. 6 MiB of blocks of the parent are kept.
 //!
 //! # Modules
 //! | module | content |

@@ -16,8 +16,8 @@
 use headstart_block::{Error, Result, exact, to_usize};
 use headstart_file_blocks::{BLOCK_SIZE, Block, ChangedBlocks};
 
-/// Pages that stay in memory: 24 MiB.
-const PAGES_IN_MEMORY: usize = 6 << 10;
+/// Pages that stay in memory: 12 MiB, as of changed blocks.
+const PAGES_IN_MEMORY: usize = 3 << 10;
 /// Bytes of the fields before the places of cells.
 const HEADER: usize = 8;
 /// Bytes of a cell's lengths.

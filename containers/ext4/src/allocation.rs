@@ -30,8 +30,8 @@ use std::ops::Range;
 /// Blocks that are set aside at once for metadata: 1 MiB.
 const METADATA_RUN: u64 = 256;
 
-/// Bitmaps of blocks that are freed which stay in memory: 4 MiB, those of a disk of 128 GiB.
-const FREED_IN_MEMORY: usize = 1024;
+/// Bitmaps of blocks that are freed which stay in memory: 2 MiB, those of a disk of 64 GiB.
+const FREED_IN_MEMORY: usize = 512;
 
 /// Free blocks and inodes of a file system.
 pub(crate) struct Allocator {

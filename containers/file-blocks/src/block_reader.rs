@@ -9,8 +9,8 @@ use headstart_block::{Error, ReadAt, Result};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Blocks that stay in memory: 12 MiB.
-const BLOCKS_IN_MEMORY: usize = 3 << 10;
+/// Blocks that stay in memory: 6 MiB.
+const BLOCKS_IN_MEMORY: usize = 3 << 9;
 
 /// A block in memory.
 struct Cached {
