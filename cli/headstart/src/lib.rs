@@ -173,6 +173,10 @@ pub fn main() -> ExitCode {
     if let Err(error) = cli.command.check() {
         return program::refuse("headstart", &error);
     }
+    if matches!(cli.command, Command::Attach(_)) {
+        // Before there are threads.
+        attach::make_room_for_files();
+    }
     program::run("headstart", cli.global, |terminal| run(&cli, terminal))
 }
 

@@ -186,6 +186,48 @@ pub(crate) fn denied() -> Error {
     Error::new(ErrorKind::Denied, "only root may mount file systems").remedy("run it as root")
 }
 
+/// Sets up the loop device that is the next free one, so that a disk that is mounted soon need not wait for that: a
+/// change of a device's longest request takes the kernel 10 ms and more. It keeps that setting when the device gets a
+/// file. Best effort: [`attach`] does what is left to do.
+pub fn set_up_next_device() {
+    if let Ok(number) = open_control().and_then(|control| free_device(&control)) {
+        set_queue(number);
+    }
+}
+
+/// Opens the device that gives numbers.
+fn open_control() -> Result<File> {
+    let control = OpenOptions::new().read(true).write(true).open(CONTROL);
+    control.map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => Error::unsupported("this kernel has no loop devices")
+            .remedy("load them: modprobe loop")
+            .about(CONTROL),
+        std::io::ErrorKind::PermissionDenied => denied().about(CONTROL),
+        _ => Error::io("cannot open", error).about(CONTROL),
+    })
+}
+
+/// The number of a loop device that is free now.
+fn free_device(control: &File) -> Result<u32> {
+    // SAFETY: the request takes no argument, so the kernel reads and writes no memory of this process.
+    let number = unsafe { ioctl(control, FreeDevice) };
+    number.map_err(|error| failed("no loop device is free", error).about(CONTROL))
+}
+
+/// Sets the read-ahead and the longest request of a loop device. Best effort: without it reads in sequence are slower.
+fn set_queue(number: u32) {
+    let queue = Path::new(DEVICES).join(format!("loop{number}/queue"));
+    for (setting, kib) in [("max_sectors_kb", REQUEST_KIB), ("read_ahead_kb", READ_AHEAD_KIB)] {
+        let _ = set_unless_equal(&queue.join(setting), kib);
+    }
+}
+
+/// Writes a setting of the kernel's, unless it has that value: for some, the kernel stops all requests of a device.
+pub(crate) fn set_unless_equal(path: &Path, value: u32) -> std::io::Result<()> {
+    let value = value.to_string();
+    if fs::read_to_string(path)?.trim_end() == value { Ok(()) } else { fs::write(path, value) }
+}
+
 /// A new loop device over a file, and its path. A disk that is a block device already needs none.
 pub(crate) fn attach(disk: &Path, usage: LoopUse) -> Result<(PathBuf, File)> {
     let is_written = usage != LoopUse::Read;
@@ -195,27 +237,15 @@ pub(crate) fn attach(disk: &Path, usage: LoopUse) -> Result<(PathBuf, File)> {
     if is_device {
         return Ok((disk.to_owned(), file));
     }
-    let control = OpenOptions::new().read(true).write(true).open(CONTROL);
-    let control = control.map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => Error::unsupported("this kernel has no loop devices")
-            .remedy("load them: modprobe loop")
-            .about(CONTROL),
-        std::io::ErrorKind::PermissionDenied => denied().about(CONTROL),
-        _ => Error::io("cannot open", error).about(CONTROL),
-    })?;
+    let control = open_control()?;
     for _ in 0..TRIES {
-        // SAFETY: the request takes no argument, so the kernel reads and writes no memory of this process.
-        let number = unsafe { ioctl(&control, FreeDevice) };
-        let number = number.map_err(|error| failed("no loop device is free", error).about(CONTROL))?;
+        let number = free_device(&control)?;
         let path = PathBuf::from(format!("/dev/loop{number}"));
         let device = OpenOptions::new().read(true).write(is_written).open(&path);
         let device = device.map_err(|error| Error::io("cannot open", error).about(path.display()))?;
         match configure(&device, &file, usage) {
             Ok(()) => {
-                // Best effort: without it reads in sequence are slower.
-                for (setting, kib) in [("read_ahead_kb", READ_AHEAD_KIB), ("max_sectors_kb", REQUEST_KIB)] {
-                    let _ = fs::write(format!("{DEVICES}/loop{number}/queue/{setting}"), kib.to_string());
-                }
+                set_queue(number);
                 return Ok((path, device));
             }
             Err(Errno::BUSY) => {}

@@ -8,6 +8,7 @@ use headstart_block::{ComplaintLevel, Complaints, Error, ErrorKind, Result};
 use headstart_diskd::control::clone_disk;
 use headstart_diskd::starts::tell_start;
 use headstart_export::attach_way::AttachWay;
+use headstart_export::loop_device::set_up_next_device;
 use headstart_image_trees::{AttachOutcome, AttachedTree, ContainerPrograms, DiskOrder, TreeDisks};
 use headstart_lsmt::writable::Limits;
 use headstart_snapshotter::container_service::{ContainerId, program_of};
@@ -179,7 +180,15 @@ impl TreeDisks for AgentDisks {
     fn attach(&self, name: &str, order: &DiskOrder<'_>) -> Result<AttachedTree> {
         // The loop device of a disk that is written to shows its users, also after a restart of this program.
         let way = if order.writable.is_some() { AttachWay::Loop } else { self.way.0 };
-        let attached = self.attach_by(name, order, way);
+        let attached = std::thread::scope(|scope| {
+            if way == AttachWay::Loop {
+                // The device is needed next, and is ready before the disk is.
+                let thread = std::thread::Builder::new().name("loop".to_owned());
+                // Without it, the mount takes longer.
+                let _ = thread.spawn_scoped(scope, set_up_next_device);
+            }
+            self.attach_by(name, order, way)
+        });
         let Err(error) = attached else { return attached };
         let Some(next) = next_way((way, self.way.1), error.kind()) else { return Err(error) };
         self.tell_of_way(name, order.image, (way, next), &error.to_string());

@@ -1,5 +1,5 @@
 use super::*;
-use crate::loop_device::{make_device, remove_devices};
+use crate::loop_device::{make_device, remove_devices, set_unless_equal, set_up_next_device};
 use headstart_testkit::process::{installed, is_root, skipped};
 use std::io::{self, Write};
 use std::process::Command;
@@ -59,6 +59,29 @@ impl Drop for Scene {
 fn write_beside(at: &Path) -> JoinHandle<()> {
     let file = at.join("late");
     thread::spawn(move || fs::write(file, "late").unwrap())
+}
+
+/// The kernel makes a device wait when its longest request changes, also to what it was.
+#[test]
+fn the_queue_of_a_device_is_set_and_not_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("max_sectors_kb");
+    for (before, after) in [("1280\n", "256"), ("256\n", "256\n"), ("2560\n", "256")] {
+        fs::write(&path, before).unwrap();
+        set_unless_equal(&path, 256).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), after, "{before}");
+    }
+    let Some(scene) = Scene::new() else { return };
+    set_up_next_device();
+    let at = scene.directory("at");
+    mount_disk(&scene.disk, &at).unwrap();
+    let devices = devices_at(&scene.disk).unwrap();
+    assert_eq!(devices.len(), 1);
+    let device = devices[0].file_name().unwrap();
+    let queue = Path::new("/sys/block").join(device).join("queue");
+    for (setting, value) in [("max_sectors_kb", "256"), ("read_ahead_kb", "1024")] {
+        assert_eq!(fs::read_to_string(queue.join(setting)).unwrap().trim_end(), value, "{setting}");
+    }
 }
 
 #[test]
