@@ -6,6 +6,7 @@ use crate::earlier;
 use crate::evict::{self, Evicted};
 use crate::files::Directory;
 use crate::sidecar::{BootId, Identity, Kind};
+use crate::slots::HostSlot;
 use crate::spec::BlobSpec;
 use crate::storage::{CacheSettings, Storage, is_fault_of_disk};
 use crate::sweep;
@@ -133,6 +134,16 @@ impl Cache {
     fn of(storage: Storage) -> Arc<Self> {
         let (blobs, next_number) = (Mutex::default(), AtomicU64::new(0));
         Arc::new(Self { storage: Arc::new(storage), blobs, next_number })
+    }
+
+    /// Takes one of `count` slots, which processes that use this directory share: a bound for something that many disks
+    /// would do at once. Callers with another `count` share the first of the same slots. `None` if all are taken.
+    #[must_use]
+    pub fn take_slot(&self, count: u64) -> Option<HostSlot> {
+        if self.storage.is_bypassing() {
+            return None;
+        }
+        HostSlot::take(&self.storage.directory, count)
     }
 
     /// The path of the cache directory.

@@ -62,7 +62,7 @@ const SUM_DIGITS: usize = 32;
 pub(crate) struct Directory {
     pub(crate) path: PathBuf,
     pub(crate) boot: BootId,
-    /// The lock file: byte 0 is for changes of the directory.
+    /// The lock file: byte 0 is for changes of the directory, those behind it for [slots](crate::slots).
     lock: Mutex<File>,
 }
 
@@ -286,6 +286,11 @@ impl Directory {
     pub(crate) fn open_lock(&self, name: &str) -> Result<File> {
         let path = self.path.join(name);
         open_own_file(&path)
+    }
+
+    /// Opens the file whose byte 0 is locked for changes of the directory, for locks of other bytes.
+    pub(crate) fn open_changes_lock(&self) -> Result<File> {
+        self.open_lock(LOCK)
     }
 
     /// Waits until no other thread or process changes the directory.

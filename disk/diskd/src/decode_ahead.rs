@@ -3,12 +3,14 @@
 //!
 //! The first start after the image was attached again has all bytes on this host, and waits for decoding. A runtime
 //! takes longer to prepare a container than another processor takes to decode what the start reads. The traces of this
-//! host have its reads: an earlier start of it fetched the bytes.
+//! host have its reads: an earlier start of it fetched the bytes. Each disk has decoded bytes in memory for that, so
+//! only a few disks of a host do it at once.
 
 use crate::disk::NamedDisk;
 use headstart_block::{BlockDevice, ByteRange, Digest};
-use headstart_trace::file::{ReadLimits, read_file};
-use headstart_trace::{DIGEST, Op, Trace, TraceDirectory};
+use headstart_cache::Cache;
+use headstart_trace::file::{ReadLimits, read_creation, read_file};
+use headstart_trace::{Creation, DIGEST, Op, Trace, TraceDirectory};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -20,6 +22,8 @@ const WAITS: Duration = Duration::from_secs(10);
 const LOOKS: usize = 64;
 /// The starts of which the one with the most reads is taken: of others, the kernel had some in memory.
 const STARTS: usize = 4;
+/// The disks of this host that do it at once: each keeps 16 MiB at most.
+const DISKS: u64 = 4;
 
 /// The start whose reads are to be decoded.
 struct Expected {
@@ -37,23 +41,31 @@ impl Expected {
         most.unwrap_or_default()
     }
 
-    /// The reads in a trace, if it is one of such a start.
+    /// The reads in a trace, if it is one of such a start. Of others, only the end of the file is read.
     fn reads_of(&self, file: &Path) -> Option<Vec<ByteRange>> {
-        let Trace { creation, records, .. } = read_file(file, &ReadLimits::default()).ok()?;
-        let is_same = creation.labels.get(DIGEST).is_some_and(|digest| *digest == self.image.to_string())
+        read_creation(file).ok().filter(|creation| self.is_of(creation))?;
+        let Trace { records, .. } = read_file(file, &ReadLimits::default()).ok()?;
+        Some(records.iter().filter(|record| record.op == Op::Read).map(|record| record.range).collect())
+    }
+
+    fn is_of(&self, creation: &Creation) -> bool {
+        creation.labels.get(DIGEST).is_some_and(|digest| *digest == self.image.to_string())
             && creation.entrypoint() == self.entrypoint
-            && creation.size == self.size;
-        let reads = records.iter().filter(|record| record.op == Op::Read).map(|record| record.range);
-        is_same.then(|| reads.collect())
+            && creation.size == self.size
     }
 }
 
-/// Begins to decode, on a thread of its own, what a start with this entrypoint will read: if the disk is only read, and
-/// the directory `traces` has such a start. What is not on this host is left to the plan.
-pub(crate) fn decode_for_start(disk: &NamedDisk, entrypoint: &str, traces: PathBuf) {
+/// Begins to decode, on a thread of its own, what a start with this entrypoint will read: if the disk is only read, if
+/// the directory `traces` has such a start, and unless too many disks that share the cache do it now. What is not on
+/// this host is left to the plan.
+pub(crate) fn decode_for_start(disk: &NamedDisk, entrypoint: &str, traces: PathBuf, cache: &Cache) {
     if disk.writable.is_some() {
         return;
     }
+    let Some(slot) = cache.take_slot(DISKS) else {
+        tracing::debug!(entrypoint, "other disks of this host decode ahead: this one does not");
+        return;
+    };
     let (image, size) = (disk.manifest.known_as(disk.digest), disk.disk.size());
     let expected = Expected { image, entrypoint: entrypoint.to_owned(), size };
     let device = Arc::downgrade(&disk.disk);
@@ -68,6 +80,7 @@ pub(crate) fn decode_for_start(disk: &NamedDisk, entrypoint: &str, traces: PathB
         if let Some(disk) = device.upgrade() {
             disk.end_ahead();
         }
+        drop(slot);
     };
     if let Err(error) = thread::Builder::new().name("decode-ahead".to_owned()).spawn(work) {
         tracing::debug!(%error, "nothing is decoded before it is read");
@@ -77,7 +90,7 @@ pub(crate) fn decode_for_start(disk: &NamedDisk, entrypoint: &str, traces: PathB
 #[cfg(test)]
 mod tests {
     use super::*;
-    use headstart_trace::{Creation, DirectoryLimits, ENTRYPOINT, Record};
+    use headstart_trace::{DirectoryLimits, ENTRYPOINT, Record};
 
     #[test]
     fn the_fullest_of_the_last_starts_of_the_program_is_expected() {

@@ -106,8 +106,9 @@ fn answer(client: &UnixStream, session: &DiskSession) -> io::Result<()> {
             let is_start_recorded = recorder.container_started(&line.entrypoint, Instant::now());
             is_recorded |= is_start_recorded;
             // The reads of further ones are answered from the kernel's memory.
-            if let Some(traces) = session.traces.as_ref().filter(|_| is_first && is_start_recorded) {
-                decode_for_start(disk, &line.entrypoint, traces.directory().into());
+            let own = session.traces.as_ref().zip(session.cache.as_ref());
+            if let Some((traces, cache)) = own.filter(|_| is_first && is_start_recorded) {
+                decode_for_start(disk, &line.entrypoint, traces.directory().into(), cache);
             }
         }
         if let Some((preloader, puller)) = disk.disk.preloader().zip(disk.disk.puller()) {

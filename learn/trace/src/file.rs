@@ -36,8 +36,8 @@ mod read;
 mod thrift;
 mod write;
 
-pub use read::{ReadLimits, read, read_file};
-pub(crate) use read::{read_any_order, read_bounded, read_creation};
+pub use read::{ReadLimits, read, read_creation, read_file};
+pub(crate) use read::{read_any_order, read_bounded};
 pub use write::encode;
 
 use serde::{Deserialize, Serialize};

@@ -132,3 +132,22 @@ fn files_that_another_process_made_are_seen_after_looking_again() {
     assert!(early.is_local(units(0, 2)) && !early.is_local(units(0, 3)));
     assert!(sample.reads(&early, units(0, 2)));
 }
+
+#[test]
+fn slots_are_shared_by_all_that_have_the_directory_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let caches = [(); 2].map(|()| open(dir.path(), None));
+    let mut held: Vec<_> = (0..3).map(|n| caches[n % 2].take_slot(3).unwrap()).collect();
+    for cache in &caches {
+        assert!(cache.take_slot(3).is_none());
+        assert!(cache.take_slot(1).is_none());
+    }
+    // They are in no one's way: the directory can be changed, and another process can open it.
+    let sample = Sample::new(UNIT as usize, 1);
+    sample.fill(&open(dir.path(), None).blob(&sample.plain("a")).unwrap(), units(0, 1));
+    held.remove(1);
+    held.push(caches[0].take_slot(3).unwrap());
+    assert!(caches[1].take_slot(3).is_none());
+    drop(held);
+    assert!(caches[1].take_slot(1).is_some());
+}

@@ -100,7 +100,7 @@ pub(crate) fn read_any_order(bytes: &[u8], limits: &ReadLimits) -> Result<Trace>
 ///
 /// # Errors
 /// As [`read_file`].
-pub(crate) fn read_creation(path: &Path) -> Result<Creation> {
+pub fn read_creation(path: &Path) -> Result<Creation> {
     let read = || {
         let io = |e| Error::io("cannot be read", e);
         // Opening a pipe would wait for its writer.
