@@ -40,8 +40,9 @@ test: ## all tests
 	$(TIMEOUT) 60m scripts/test
 
 test-platforms: ## tests that take minutes each: emulated guests, containerd's own suite, containerd 2, nerdctl, BuildKit
-	@scripts/setup build tests disks servers clients demo peers
+	@scripts/setup build tests disks servers clients demo peers ublk
 	@scripts/demo-disk
+	@scripts/ublk-guest || echo 'test-platforms: going on without a kernel with ublk: its test is SKIPPED'
 	PATH="$$PATH:/usr/local/go/bin" $(TIMEOUT) 60m scripts/test --run-ignored only -E 'binary(boot) | test(containerd_suite::)'
 	HEADSTART_CONTAINERD="$(CURDIR)/target/peers/bin" $(TIMEOUT) 60m scripts/test \
 		-E 'package(headstart) & binary(agent) & test(/^(container\w+|layer_directories|pods|pull_secrets|starts)::/)'

@@ -144,11 +144,10 @@ pub(crate) struct SnapshotterArgs {
     /// that is slow has answered, since the registry has last let this host read it
     #[arg(long, value_name = "TIME", default_value = "30d", value_parser = duration(OFFLINE_LIMITS))]
     offline_limit: Duration,
-    /// The way in which the disks of images become block devices: ublk (the kernel's ublk driver; experimental, and
-    /// reads fail when the process of the disk dies), nbd (the kernel's nbd driver), loop (a loop device over a file of
-    /// FUSE) or auto (one in which containers go on when the process of their disk dies, as `headstart doctor` says,
-    /// and a loop device for a disk whose device fails). Disks of their own (--writable) are always behind a loop
-    /// device
+    /// The way in which the disks of images become block devices: ublk (the kernel's ublk driver; experimental, in
+    /// builds with that feature), nbd (the kernel's nbd driver), loop (a loop device over a file of FUSE) or auto (one
+    /// in which containers go on when the process of their disk dies, as `headstart doctor` says, and a loop device for
+    /// a disk whose device fails). Disks of their own (--writable) are always behind a loop device
     #[arg(long, value_name = "WAY", value_enum, hide_possible_values = true, default_value = "auto")]
     attach_by: AttachBy,
     /// Cached bytes that were decoded, in the kernel's page cache: see `headstart attach` [default: auto]

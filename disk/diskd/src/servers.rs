@@ -266,18 +266,18 @@ impl Servers {
             self.add(Box::new(server), None);
         }
         if wanted.ublk {
-            self.start_ublk(disk).map_err(no_device)?;
+            self.start_ublk(wanted, disk).map_err(no_device)?;
         }
         Ok(())
     }
 
     #[cfg(feature = "ublk")]
-    fn start_ublk(&mut self, disk: &NamedDisk) -> Result<()> {
-        tracing::warn!("ublk is experimental: it has not been tested on any kernel yet");
-        let server = headstart_export::ublk::Ublk::start(
-            export(disk),
-            &headstart_export::ublk::UblkSettings::default(),
-        )?;
+    fn start_ublk(&mut self, wanted: &ServerSettings, disk: &NamedDisk) -> Result<()> {
+        use headstart_export::ublk::{Ublk, UblkSettings};
+        tracing::warn!("ublk is experimental: it has been tested on Linux 6.12 only");
+        let kept = wanted.kept.as_ref().map(|kept| kept.device(disk));
+        let server = Ublk::start(export(disk), &UblkSettings { kept, ..UblkSettings::default() })?;
+        note_takeover(disk, server.is_taken_over());
         self.on_host.push(server.uri().into());
         self.add(Box::new(server), None);
         Ok(())
@@ -285,7 +285,7 @@ impl Servers {
 
     #[cfg(not(feature = "ublk"))]
     #[expect(clippy::unused_self, reason = "as with the feature")]
-    fn start_ublk(&self, _: &NamedDisk) -> Result<()> {
+    fn start_ublk(&self, _: &ServerSettings, _: &NamedDisk) -> Result<()> {
         let release = headstart_export::ublk::probe()?;
         Err(Error::unsupported(format!(
             "this kernel ({release}) could serve ublk, but this headstart was built without it"

@@ -165,7 +165,7 @@ pub(crate) fn ublk() -> HostFinding {
         Ok(kernel) => HostFinding::new(
             "ublk",
             Availability::Limited,
-            format!("kernel {kernel} has it; EXPERIMENTAL here, and a device ends with its process"),
+            format!("kernel {kernel} has it; EXPERIMENTAL here, and only in builds with that feature"),
         ),
         Err(error) => refused("ublk", &error),
     }

@@ -5,11 +5,12 @@
 //! | way | requests at that moment |
 //! |---|---|
 //! | a loop device over a file of FUSE that a keeper keeps (Linux 6.9) | go on at once with the next process |
+//! | the kernel's ublk driver (Linux 6.5) | go on at once with the next process |
 //! | the kernel's nbd driver (Linux 5.14) | are sent again when their time is over; others go on at once |
 //! | a loop device over a file of FUSE | fail, and so do all after them |
 //!
-//! ublk could do what the first does, with less work for each read. But the server of this project lets its device go
-//! with its process, and is experimental: it is taken only if it is asked for.
+//! ublk does what the first does, with less work for each read. But its server is not in every build, and is tested in
+//! an emulated guest with Linux 6.12 only: it is taken only if it is asked for.
 
 use crate::fuse::too_old_to_keep;
 use crate::kernel_nbd::probe_kept;

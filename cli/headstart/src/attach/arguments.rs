@@ -61,7 +61,7 @@ pub(crate) struct Attach {
     /// symbolic links of other users are refused
     #[arg(long, value_name = "PATH", help_heading = "Ways to serve the disk")]
     pub(crate) fuse: Option<PathBuf>,
-    /// Make a /dev/ublkbN (experimental: not tested on any kernel yet)
+    /// Make a /dev/ublkbN (experimental: tested on Linux 6.12 only)
     #[arg(long, help_heading = "Ways to serve the disk")]
     pub(crate) ublk: bool,
     /// Make a kernel block device through the kernel's nbd driver: /dev/nbdN or auto. A disk of an agent keeps its

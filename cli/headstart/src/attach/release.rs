@@ -64,6 +64,12 @@ impl Attach {
         {
             tracing::warn!(%error, "the device of the disk may have to be detached by hand: nbd-client -d");
         }
+        #[cfg(feature = "ublk")]
+        if self.ublk
+            && let Err(error) = headstart_export::ublk::release(&device_name(pid_file))
+        {
+            tracing::warn!(%error, "the device of the disk may have to be removed by hand: ublk del");
+        }
         Ok(Box::new(Released { images: released? }))
     }
 }

@@ -13,7 +13,7 @@ const REMEDY: &str = "start the snapshotter with --attach-by auto, which takes w
 pub(super) enum AttachBy {
     /// The best way on this host.
     Auto,
-    /// The kernel's ublk driver; experimental, and files fail when the process of their disk dies.
+    /// The kernel's ublk driver; experimental.
     Ublk,
     /// The kernel's nbd driver.
     Nbd,

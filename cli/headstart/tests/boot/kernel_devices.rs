@@ -1,14 +1,15 @@
 //! Devices of a kernel that has them, in an emulated guest: the machines of the tests may have none.
 //!
-//! The guest is the Debian of `scripts/demo-disk`, which the kernel reads and does not change. Its first process is
-//! `kernel_devices.sh`, on a second disk, with this build of headstart and an image.
+//! The guest is the Debian of `scripts/demo-disk`, which the kernel reads and does not change; for ublk it has a later
+//! kernel and a build of headstart with that feature (`scripts/ublk-guest`). Its first process is `kernel_devices.sh`,
+//! on a second disk, with the program and an image.
 
 use super::{Guest, repository};
 use headstart_testkit::process::{Process, find, installed, skipped};
 use headstart_testkit::scene::{Scene, program, run_tool};
 use std::fs;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -23,30 +24,139 @@ const FILE: usize = 1 << 20;
 #[test]
 #[ignore = "an emulated guest: make test-platforms"]
 fn a_disk_of_the_nbd_driver_outlives_its_process_under_reads() {
-    let Some(scene) = guest_disk() else { return };
-    let said = boot(&scene);
-    let line = |mark: &str| said.lines().find_map(|line| line.trim().strip_prefix(mark)).map(str::to_owned);
-    let outcome = line("GUEST ").unwrap_or_default();
-    assert!(outcome.starts_with("done: "), "{outcome}\n{said}");
-    let words: Vec<_> = outcome.split_whitespace().collect();
-    let number = |at: usize| words.get(at).and_then(|word| word.parse::<u64>().ok()).unwrap_or(u64::MAX);
-    let (rounds, slowest, restarts, left) = (number(1), number(2), number(4), number(6));
-    assert!((3..1000).contains(&rounds), "{outcome}");
-    assert_eq!(restarts, 3, "{outcome}");
-    assert_eq!(left, 0, "the device still has the disk: {outcome}");
-    // A read whose process died waits for the deadline of 5 seconds and 10 more.
-    assert!(slowest < 40_000, "{outcome}");
+    let Some(guest) = KernelGuest::nbd() else { return };
+    let said = guest.run();
+    check_reads(&said);
+    let outcome = said_after(&said, "GUEST ");
     assert!(outcome.contains("backend headstart "), "{outcome}");
-    let doctor = line("GUEST-DOCTOR ").unwrap_or_default();
+    // A read whose process died waits for the deadline of 5 seconds and 10 more.
+    assert!(number_after(&outcome, "slowest") < 40_000, "{outcome}");
+    let doctor = said_after(&said, "GUEST-DOCTOR containers");
     assert!(doctor.contains("--attach-by nbd"), "the guest's kernel cannot keep files of FUSE: {doctor}");
     let _ = writeln!(std::io::stderr(), "a disk of nbd, its process killed 3 times: {outcome}");
 }
 
-/// A disk with the program, an image and the script; `None`, with a message, if there is no guest for it.
-fn guest_disk() -> Option<Scene> {
-    let debian = repository().join("target/demo/debian.raw");
-    if !debian.is_file() {
-        skipped(&format!("there is no {} (scripts/demo-disk makes it)", debian.display()));
+#[test]
+#[ignore = "an emulated guest: make test-platforms"]
+fn a_disk_of_the_ublk_driver_outlives_its_process_under_reads_and_writes() {
+    let Some(guest) = KernelGuest::ublk() else { return };
+    let said = guest.run();
+    check_reads(&said);
+    let outcome = said_after(&said, "GUEST ");
+    // A read waits for the next process only, which a slow machine takes seconds to start.
+    assert!(number_after(&outcome, "slowest") < 30_000, "{outcome}");
+    // Each was written, made durable and compared, while the process was killed twice.
+    assert!((3..10_000).contains(&number_after(&outcome, "written")), "{outcome}");
+    let _ = writeln!(std::io::stderr(), "a disk of ublk, its process killed 5 times: {outcome}");
+}
+
+/// Checks that reads of the guest went on while the process of their disk was killed three times, and that the device
+/// is gone at the end.
+fn check_reads(said: &str) {
+    let outcome = said_after(said, "GUEST ");
+    assert!(outcome.starts_with("done: "), "{outcome}\n{said}");
+    assert!((3..1000).contains(&number_after(&outcome, "rounds")), "{outcome}");
+    assert_eq!(number_after(&outcome, "restarts"), 3, "{outcome}");
+    assert_eq!(number_after(&outcome, "left"), 0, "the device still has the disk: {outcome}");
+}
+
+/// The rest of the guest's line that begins with `mark`.
+fn said_after(said: &str, mark: &str) -> String {
+    said.lines().find_map(|line| line.trim().strip_prefix(mark)).unwrap_or_default().to_owned()
+}
+
+/// The number after a word; the largest if there is none.
+fn number_after(outcome: &str, word: &str) -> u64 {
+    let after = outcome.split_whitespace().skip_while(|found| *found != word).nth(1);
+    after.and_then(|number| number.parse().ok()).unwrap_or(u64::MAX)
+}
+
+/// A guest with a kernel that has a driver.
+struct KernelGuest {
+    scene: Scene,
+    /// The command line of QEMU, but for the second disk.
+    qemu: Command,
+    /// The disk with the program, an image and the script, as an argument of QEMU.
+    second: &'static str,
+}
+
+impl KernelGuest {
+    /// Debian's own kernel.
+    fn nbd() -> Option<Self> {
+        let scene = guest_disk("nbd", &program("headstart"), &[])?;
+        let debian = debian();
+        let mut qemu = qemu();
+        qemu.arg("-kernel").arg(debian.with_extension("raw.kernel"));
+        qemu.arg("-initrd").arg(debian.with_extension("raw.initrd"));
+        qemu.args(["-append", &append("LABEL=demo", "mount -o ro /dev/vdb /mnt")]);
+        qemu.arg("-drive").arg(format!("file={},format=raw,if=virtio,snapshot=on", debian.display()));
+        Some(Self { scene, qemu, second: "if=virtio" })
+    }
+
+    /// A kernel that `scripts/ublk-guest` has fetched. Its disks are NVMe, for which it needs no initial RAM disk.
+    fn ublk() -> Option<Self> {
+        let made = repository().join("target/ublk");
+        let [kernel, driver, headstart] =
+            ["kernel", "ublk_drv.ko.xz", "headstart"].map(|name| made.join(name));
+        if let Some(absent) = [&kernel, &driver, &headstart].into_iter().find(|file| !file.is_file()) {
+            skipped(&format!("there is no {} (scripts/ublk-guest makes it)", absent.display()));
+            return None;
+        }
+        let scene = guest_disk("ublk", &headstart, &[&driver])?;
+        let mut qemu = qemu();
+        qemu.arg("-kernel").arg(kernel);
+        let mount = "mount -t devtmpfs dev /dev; mount -o ro /dev/nvme1n1 /mnt";
+        qemu.args(["-append", &append("/dev/nvme0n1p1", mount)]);
+        let drive = format!("id=first,if=none,file={},format=raw,snapshot=on", debian().display());
+        qemu.args(["-drive", &drive, "-device", "nvme,drive=first,serial=first"]);
+        qemu.args(["-device", "nvme,drive=second,serial=second"]);
+        Some(Self { scene, qemu, second: "id=second,if=none" })
+    }
+
+    /// Boots the guest and returns all that it says on its serial port, until it ends.
+    fn run(mut self) -> String {
+        let drive =
+            format!("{},format=raw,snapshot=on,file={}", self.second, self.scene.path("guest.raw").display());
+        let serial = self.scene.path("serial");
+        self.qemu.args(["-drive", &drive]).arg("-serial").arg(format!("file:{}", serial.display()));
+        let mut guest = Guest(Process::start(&mut self.qemu));
+        let status = guest.0.end(LIMIT);
+        let said = String::from_utf8_lossy(&fs::read(&serial).unwrap_or_default()).into_owned();
+        assert!(status.success(), "{status}: {}\n{said}", guest.0.output());
+        said
+    }
+}
+
+fn debian() -> PathBuf {
+    repository().join("target/demo/debian.raw")
+}
+
+fn qemu() -> Command {
+    let mut qemu = Command::new("qemu-system-x86_64");
+    qemu.args([
+        "-m",
+        "1024",
+        "-smp",
+        "2",
+        "-nodefaults",
+        "-display",
+        "none",
+        "-no-reboot",
+        "-accel",
+        EMULATION,
+    ]);
+    qemu
+}
+
+/// The words for a kernel whose first process is the script, once `mount` has mounted the second disk.
+fn append(root: &str, mount: &str) -> String {
+    format!("root={root} ro console=ttyS0 quiet init=/bin/bash -- -c \"{mount} && exec /bin/bash /mnt/run\"")
+}
+
+/// A disk with the program, an image, the script and `files`; `None`, with a message, if there is no guest for it.
+fn guest_disk(driver: &str, headstart: &Path, files: &[&Path]) -> Option<Scene> {
+    if !debian().is_file() {
+        skipped(&format!("there is no {} (scripts/demo-disk makes it)", debian().display()));
         return None;
     }
     if !installed(&["qemu-system-x86_64", "mkfs.ext4", "strip", "md5sum"]) {
@@ -65,9 +175,12 @@ fn guest_disk() -> Option<Scene> {
     fs::write(scene.path("guest/sums"), sums).unwrap();
     make_file_system(&scene, "files", "64M");
     scene.ok("image import --quiet ~/files.raw file://~/guest/store:v1 --codec lz4");
+    fs::write(scene.path("guest/driver"), driver).unwrap();
+    for file in files {
+        fs::copy(file, scene.path("guest").join(file.file_name().unwrap())).unwrap();
+    }
     // Debug information takes most of the program.
     let stripped = scene.path("guest/headstart");
-    let headstart = program("headstart");
     run_tool("strip", &["-o", stripped.to_str().unwrap(), headstart.to_str().unwrap()], &scene.path(""));
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/boot/kernel_devices.sh");
     fs::copy(script, scene.path("guest/run")).unwrap();
@@ -80,37 +193,4 @@ fn make_file_system(scene: &Scene, directory: &str, size: &str) {
     let args = ["-q", "-F", "-L", directory, "-O", "^has_journal", "-d", from.to_str().unwrap()];
     let mkfs = find("mkfs.ext4").unwrap();
     run_tool(mkfs.to_str().unwrap(), &[&args[..], &[to.to_str().unwrap(), size]].concat(), &scene.path(""));
-}
-
-/// Boots the guest and returns all that it says on its serial port, until it ends.
-fn boot(scene: &Scene) -> String {
-    let debian = repository().join("target/demo/debian.raw");
-    let mut qemu = Command::new("qemu-system-x86_64");
-    qemu.args([
-        "-m",
-        "1024",
-        "-smp",
-        "2",
-        "-nodefaults",
-        "-display",
-        "none",
-        "-no-reboot",
-        "-accel",
-        EMULATION,
-    ]);
-    qemu.arg("-kernel").arg(debian.with_extension("raw.kernel"));
-    qemu.arg("-initrd").arg(debian.with_extension("raw.initrd"));
-    let start = "mount -o ro /dev/vdb /mnt && exec /bin/bash /mnt/run";
-    qemu.arg("-append")
-        .arg(format!("root=LABEL=demo ro console=ttyS0 quiet init=/bin/bash -- -c \"{start}\""));
-    for disk in [&debian, &scene.path("guest.raw")] {
-        qemu.arg("-drive").arg(format!("file={},format=raw,if=virtio,snapshot=on", disk.display()));
-    }
-    let serial = scene.path("serial");
-    qemu.arg("-serial").arg(format!("file:{}", serial.display()));
-    let mut guest = Guest(Process::start(&mut qemu));
-    let status = guest.0.end(LIMIT);
-    let said = String::from_utf8_lossy(&fs::read(&serial).unwrap_or_default()).into_owned();
-    assert!(status.success(), "{status}: {}\n{said}", guest.0.output());
-    said
 }

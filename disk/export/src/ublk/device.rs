@@ -3,9 +3,14 @@
 //! Each of a queue's requests has a task with a buffer of its own, run by the queue's thread. A task whose request
 //! might wait leaves it to the blocking pool and sleeps. The pool's thread wakes it and rings the *bell*: an
 //! eventfd that the queue's ring polls, because the queue's thread sleeps in its ring and would not notice.
+//!
+//! The control of a device stays with the thread that made it, because its ring is that thread's. Other threads ask the
+//! driver by a control of their own.
 
+use super::driver::{driver_error, find_devices, is_busy, remove};
 use super::kernel::probe_trusting;
-use super::{CREATION_TIMEOUT, UblkSettings};
+use super::recovery::{DeviceMark, TakeoverPlan};
+use super::{CREATION_TIMEOUT, TAKEOVER_TIMEOUT, UblkSettings};
 use crate::blocking_pool::BlockingPool;
 use crate::complaints::{Complaints, complain};
 use crate::{Export, STOP_TIMEOUT, Server, host_cache};
@@ -16,18 +21,19 @@ use libublk::helpers::IoBuf;
 use libublk::io::{UblkDev, UblkQueue};
 use libublk::uring_async::{ublk_submit_sqe_async, wait_and_handle_io_events};
 use libublk::{BufDesc, UblkError, UblkFlags, UblkUringData, sys};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFlags, eventfd};
 use rustix::io::Errno;
-use std::future::poll_fn;
+use std::future::{pending, poll_fn};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::task::{Poll, Waker};
 use std::thread;
+use std::time::{Duration, Instant};
 
 /// The largest request, in bytes; each of a queue's requests has a buffer of this length, which takes memory only as it
 /// is used.
@@ -39,13 +45,35 @@ const WAITING_MAX: usize = 64;
 /// The time between two looks of a queue without requests whether it may give memory back, in seconds.
 const IDLE_SECS: u64 = 20;
 
-/// A disk that is served as the block device `/dev/ublkbN`.
+/// The device waits for the next process, which gets the requests again that this one has not answered.
+const RECOVERY_FLAGS: u64 = (sys::UBLK_F_USER_RECOVERY | sys::UBLK_F_USER_RECOVERY_REISSUE) as u64;
+
+/// The name of this server in the files that the library writes.
+const NAME: &str = "headstart";
+
+/// The time between the end of a thread and its result.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// The time between two looks whether requests are answered.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// A disk that is served as the block device `/dev/ublkbN`. Stopping or dropping it removes the device; one that was
+/// taken over from an earlier process, and is dropped before it is asked to stop, waits for the next process.
 pub struct Ublk {
-    path: PathBuf,
+    number: u32,
     target: Arc<Target>,
-    /// The control of the device; `None` once it has been stopped.
-    control: Mutex<Option<Arc<UblkCtrl>>>,
-    ended: Mutex<Receiver<std::result::Result<(), UblkError>>>,
+    is_kept: bool,
+    /// `true` if an earlier process had the device.
+    is_left: bool,
+    /// `true` once it has been stopped or left.
+    has_ended: AtomicBool,
+    ended: Mutex<Receiver<Result<()>>>,
+}
+
+/// A device that the kernel has.
+struct StartedDevice {
+    number: u32,
+    is_left: bool,
 }
 
 /// The state that all queues share.
@@ -54,15 +82,21 @@ struct Target {
     pool: BlockingPool,
     /// `true` once no request waits for remote bytes any more.
     stopping: AtomicBool,
+    /// `true` once requests are left to the next process.
+    leaving: AtomicBool,
+    /// The requests that are being answered.
+    busy: AtomicUsize,
     complaints: Complaints,
 }
 
 impl Ublk {
-    /// Creates a block device for `export` and serves it.
+    /// Creates a block device for `export` and serves it. A device that an earlier process of the same disk has left is
+    /// taken over.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] if the kernel has no ublk or is known to crash, [`ErrorKind::Invalid`] if
-    /// the disk's size is 0 or not a whole number of sectors, [`ErrorKind::Io`] if the device cannot be created.
+    /// the disk's size is 0 or not a whole number of sectors, [`ErrorKind::Conflict`] if another process serves it,
+    /// [`ErrorKind::Io`] if the device cannot be created.
     pub fn start(export: Export, settings: &UblkSettings) -> Result<Self> {
         probe_trusting(settings.trust_kernel)?;
         let size = export.device.size();
@@ -70,40 +104,56 @@ impl Ublk {
             return Err(Error::invalid("a block device is whole sectors, and this disk is not")
                 .remedy("export it with --fuse, which has its exact size"));
         }
-        let (pool, stopping) = (BlockingPool::new(WAITING_MAX), AtomicBool::new(false));
-        let target =
-            Arc::new(Target { device: export.device, pool, stopping, complaints: Complaints::default() });
+        let target = Arc::new(Target {
+            device: export.device,
+            pool: BlockingPool::new(WAITING_MAX),
+            stopping: AtomicBool::new(false),
+            leaving: AtomicBool::new(false),
+            busy: AtomicUsize::new(0),
+            complaints: Complaints::default(),
+        });
         let (started, start) = mpsc::channel();
         let (end, ended) = mpsc::channel();
         let (serving, settings) = (Arc::clone(&target), settings.clone());
+        let is_kept = settings.kept.is_some();
         let run = move || {
             let _ = end.send(serve(&serving, &settings, started));
         };
         let spawned = thread::Builder::new().name("ublk".to_owned()).spawn(run);
         spawned.map_err(|error| Error::io("cannot start a thread", error))?;
-        let control = start.recv_timeout(CREATION_TIMEOUT).map_err(|_| why_not(&ended))?;
-        let path = PathBuf::from(control.get_bdev_path());
-        let server = Self { path, target, control: Mutex::new(Some(control)), ended: Mutex::new(ended) };
-        host_cache::drop_pages(&server.path, STOP_TIMEOUT).map_err(|error| {
-            Error::io("cannot drop what the host still has of another disk", error).about(server.uri())
-        })?;
+        let limit = if is_kept { TAKEOVER_TIMEOUT } else { CREATION_TIMEOUT };
+        let device = start.recv_timeout(limit).map_err(|_| why_not(&ended))?;
+        let (number, is_left) = (device.number, device.is_left);
+        let (has_ended, ended) = (AtomicBool::new(false), Mutex::new(ended));
+        let server = Self { number, target, is_kept, is_left, has_ended, ended };
+        if !is_left {
+            host_cache::drop_pages(&server.path(), STOP_TIMEOUT).map_err(|error| {
+                Error::io("cannot drop what the host still has of another disk", error).about(server.uri())
+            })?;
+        }
         Ok(server)
     }
 
+    fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/dev/ublkb{}", self.number))
+    }
+
+    /// `true` if it goes on with the device of an earlier process, and with that one's users.
+    #[must_use]
+    pub fn is_taken_over(&self) -> bool {
+        self.is_left
+    }
+
     fn shut_down(&self) -> Result<()> {
-        let Some(control) = self.control.lock().take() else { return Ok(()) };
+        if self.has_ended.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
         let read_only = self.target.device.is_read_only();
-        let dropped = host_cache::drop_pages(&self.path, STOP_TIMEOUT);
+        let dropped = host_cache::drop_pages(&self.path(), STOP_TIMEOUT);
         self.target.stopping.store(true, Ordering::Release);
         self.target.pool.wait_idle(STOP_TIMEOUT);
-        // In a thread, so that this does not wait for ever, whatever the kernel does.
-        let (done, killed) = mpsc::channel();
-        let kill = move || {
-            let _ = done.send(control.kill_dev().map(|_| ()));
-        };
-        let spawned = thread::Builder::new().name("ublk-stop".to_owned()).spawn(kill);
-        let killed = spawned.is_ok() && matches!(killed.recv_timeout(STOP_TIMEOUT), Ok(Ok(())));
-        if !killed || self.ended.lock().recv_timeout(STOP_TIMEOUT).is_err() {
+        let removed = remove(self.number, STOP_TIMEOUT);
+        if removed.is_err() || self.ended.lock().recv_timeout(STOP_TIMEOUT).is_err() {
             tracing::warn!("{}: the kernel does not release it; a process may have it open", self.uri());
         }
         if read_only {
@@ -113,12 +163,31 @@ impl Ublk {
         let dropped = dropped.map_err(|error| Error::io(cause, error).about(self.uri()));
         self.target.device.flush().and(dropped)
     }
+
+    /// Leaves the device, and the requests that are not answered, to the next process.
+    fn leave_device(&self) -> Result<()> {
+        if self.has_ended.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        self.target.stopping.store(true, Ordering::Release);
+        self.target.leaving.store(true, Ordering::SeqCst);
+        let begun = Instant::now();
+        while self.target.busy.load(Ordering::SeqCst) > 0 {
+            if begun.elapsed() > STOP_TIMEOUT {
+                tracing::warn!("{}: requests in flight are left to the next process", self.uri());
+                break;
+            }
+            thread::sleep(LOOK);
+        }
+        if self.target.device.is_read_only() { Ok(()) } else { self.target.device.flush() }
+    }
 }
 
 /// The error of a device that was not made.
-fn why_not(ended: &Receiver<std::result::Result<(), UblkError>>) -> Error {
-    match ended.try_recv() {
-        Ok(Err(error)) => Error::new(ErrorKind::Io, format!("the kernel makes no ublk device: {error}")),
+fn why_not(ended: &Receiver<Result<()>>) -> Error {
+    // The thread says that it has not started before it says why.
+    match ended.recv_timeout(LAST_WORDS) {
+        Ok(Err(error)) => error,
         _ => Error::new(ErrorKind::Io, "the kernel does not finish making a ublk device, as broken ones do")
             .remedy("see `dmesg | grep ublk`; restart this host, and use --nbd or --fuse"),
     }
@@ -126,7 +195,7 @@ fn why_not(ended: &Receiver<std::result::Result<(), UblkError>>) -> Error {
 
 impl Server for Ublk {
     fn uri(&self) -> String {
-        self.path.display().to_string()
+        self.path().display().to_string()
     }
 
     fn resized(&self) {
@@ -134,13 +203,13 @@ impl Server for Ublk {
     }
 
     fn failed(&self) -> Option<Error> {
-        if self.control.lock().is_none() {
+        if self.has_ended.load(Ordering::Acquire) {
             return None;
         }
         let cause = match self.ended.lock().try_recv() {
             Err(TryRecvError::Empty | TryRecvError::Disconnected) => return None,
             Ok(Ok(())) => Error::new(ErrorKind::Cancelled, "the device was deleted from outside"),
-            Ok(Err(error)) => Error::new(ErrorKind::Io, format!("the kernel gave it up: {error}")),
+            Ok(Err(error)) => error,
         };
         Some(cause.about(self.uri()))
     }
@@ -148,31 +217,35 @@ impl Server for Ublk {
     fn stop(self: Box<Self>) -> Result<()> {
         self.shut_down()
     }
+
+    fn leave(self: Box<Self>) -> Result<()> {
+        if self.is_kept { self.leave_device() } else { self.shut_down() }
+    }
 }
 
 impl Drop for Ublk {
     fn drop(&mut self) {
-        if let Err(error) = self.shut_down() {
+        // Programs may have it mounted that this process has never served.
+        let ended = if self.is_left { self.leave_device() } else { self.shut_down() };
+        if let Err(error) = ended {
             tracing::warn!("{error}");
         }
     }
 }
 
-/// Makes the device, serves it until it is killed, deletes it.
-fn serve(
-    target: &Arc<Target>,
-    settings: &UblkSettings,
-    started: mpsc::Sender<Arc<UblkCtrl>>,
-) -> std::result::Result<(), UblkError> {
-    let control = UblkCtrlBuilder::default()
-        .name("headstart")
-        .nr_queues(settings.queues.max(1))
-        .depth(settings.depth.max(1))
-        .io_buf_bytes(BUFFER)
-        .dev_flags(UblkFlags::UBLK_DEV_F_ADD_DEV)
-        .build()?;
-    let control = Arc::new(control);
+/// Makes the device or takes it over, serves it until it is stopped, and removes it.
+fn serve(target: &Arc<Target>, settings: &UblkSettings, started: mpsc::Sender<StartedDevice>) -> Result<()> {
     let (size, read_only) = (target.device.size(), target.device.is_read_only());
+    let (control, is_left) = open(settings, size)?;
+    let number = control.dev_info().dev_id;
+    // The driver's error takes the device away only if no earlier process had it.
+    let failed = |error: UblkError| {
+        let error = driver_error("the kernel's ublk driver does not serve the device", error);
+        if !is_left {
+            let _ = remove(number, STOP_TIMEOUT);
+        }
+        error.about(format_args!("/dev/ublkb{number}"))
+    };
     let describe = move |device: &mut UblkDev| {
         device.set_default_params(size);
         describe(&mut device.tgt.params, read_only);
@@ -184,12 +257,66 @@ fn serve(
             tracing::error!("ublk: queue {number} ended: {error}");
         }
     };
-    let to_starter = Arc::clone(&control);
-    control.run_target(describe, queue, move |_| {
-        let _ = started.send(to_starter);
-    })?;
-    control.del_dev()?;
+    let served = control.run_target(describe, queue, move |_| {
+        let _ = started.send(StartedDevice { number, is_left });
+    });
+    served.map_err(failed)?;
+    // Best effort: the thread that stops it removes it, too.
+    let _ = control.del_dev();
     Ok(())
+}
+
+/// The control of the device, and `true` if an earlier process had it.
+fn open(settings: &UblkSettings, size: u64) -> Result<(UblkCtrl, bool)> {
+    let mark = settings.kept.as_ref().map(|kept| DeviceMark::of(kept, size));
+    let plan = mark.map(|mark| TakeoverPlan::of(&find_devices(), mark)).unwrap_or_default();
+    for number in plan.remove {
+        tracing::warn!("/dev/ublkb{number}: the disk has other content now, or its device was not finished");
+        remove(number, STOP_TIMEOUT)?;
+    }
+    if let Some(number) = plan.take {
+        return take_over(number).map(|control| (control, true));
+    }
+    let (flags, word) = mark.map_or((0, 0), |mark| (RECOVERY_FLAGS, mark.word()));
+    let control = UblkCtrlBuilder::default()
+        .name(NAME)
+        .io_buf_bytes(BUFFER)
+        .nr_queues(settings.queues.max(1))
+        .depth(settings.depth.max(1))
+        .ctrl_flags(flags)
+        .ctrl_target_flags(word)
+        .dev_flags(UblkFlags::UBLK_DEV_F_ADD_DEV)
+        .build()
+        .map_err(|error| driver_error("the kernel makes no ublk device", error))?;
+    // Otherwise it would go with the control, whichever way this process ends.
+    control.disown();
+    Ok((control, false))
+}
+
+/// Takes over the device of a process that is dead, or dies now.
+fn take_over(number: u32) -> Result<UblkCtrl> {
+    let id = i32::try_from(number).map_err(|_| Error::invalid("a ublk device has an impossible number"))?;
+    let failed = |error| {
+        driver_error("the kernel does not let the disk's next process have its device", error)
+            .about(format_args!("/dev/ublkb{number}"))
+    };
+    let earlier = UblkCtrl::new_simple(id).map_err(failed)?;
+    // Waits while the earlier process is taken apart.
+    if is_busy(earlier.start_user_recover().map_err(failed)?) {
+        let error = Error::new(ErrorKind::Conflict, "another process serves it");
+        return Err(error.about(format_args!("/dev/ublkb{number}")).remedy("end that process first"));
+    }
+    // The library makes its tables for these numbers, before it asks the driver for them.
+    let info = earlier.dev_info();
+    UblkCtrlBuilder::default()
+        .name(NAME)
+        .id(id)
+        .nr_queues(info.nr_hw_queues)
+        .depth(info.queue_depth)
+        .io_buf_bytes(info.max_io_buf_bytes)
+        .dev_flags(UblkFlags::UBLK_DEV_F_RECOVER_DEV)
+        .build()
+        .map_err(failed)
 }
 
 fn describe(params: &mut sys::ublk_params, read_only: bool) {
@@ -258,11 +385,35 @@ async fn serve_tag(
     queue.submit_io_prep_cmd(tag, BufDesc::Slice(buffer.as_slice()), 0, Some(&buffer)).await?;
     loop {
         let request = Request::of(queue.get_iod(tag));
+        let Some(busy) = BusyRequest::begin(target) else {
+            // The kernel gives it to the next process once this one is gone.
+            return pending().await;
+        };
         let result = match request {
             Ok(request) => answer(request, &mut buffer, target, bell).await,
             Err(errno) => -errno.raw_os_error(),
         };
+        drop(busy);
         queue.submit_io_commit_cmd(tag, BufDesc::Slice(buffer.as_slice()), result).await?;
+    }
+}
+
+/// Counts a request that is being answered.
+struct BusyRequest<'a>(&'a Target);
+
+impl<'a> BusyRequest<'a> {
+    /// `None` if requests are left to the next process.
+    fn begin(target: &'a Target) -> Option<Self> {
+        target.busy.fetch_add(1, Ordering::SeqCst);
+        // Counted first: the one that waits for all requests either sees this one, or has said so before.
+        let busy = Self(target);
+        (!target.leaving.load(Ordering::SeqCst)).then_some(busy)
+    }
+}
+
+impl Drop for BusyRequest<'_> {
+    fn drop(&mut self) {
+        self.0.busy.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -291,9 +442,10 @@ impl Request {
             sys::UBLK_IO_OP_DISCARD | sys::UBLK_IO_OP_WRITE_ZEROES => Operation::Zero,
             _ => return Err(Errno::OPNOTSUPP),
         };
-        // A flush has no range.
-        let sectors = if operation == Operation::Flush { 0 } else { described.nr_sectors };
-        let start = described.start_sector.checked_mul(SECTOR_SIZE);
+        // A flush has no range: the kernel may say that it begins at the last of all sectors.
+        let is_flush = operation == Operation::Flush;
+        let (start, sectors) = if is_flush { (0, 0) } else { (described.start_sector, described.nr_sectors) };
+        let start = start.checked_mul(SECTOR_SIZE);
         let range = start.and_then(|start| ByteRange::new(start, u64::from(sectors) * SECTOR_SIZE));
         let durable = described.op_flags & sys::UBLK_IO_F_FUA != 0;
         Ok(Self { operation, range: range.ok_or(Errno::INVAL)?, durable })
@@ -428,6 +580,7 @@ mod tests {
         assert_eq!(of(sys::UBLK_IO_OP_WRITE | sys::UBLK_IO_F_FUA, 8, 1), Ok(write));
         let flush = Request { operation: Operation::Flush, range: ByteRange::between(0, 0), durable: false };
         assert_eq!(of(sys::UBLK_IO_OP_FLUSH, 77, 0), Ok(flush));
+        assert_eq!(of(sys::UBLK_IO_OP_FLUSH, 0, u64::MAX), Ok(flush), "as Linux 6.12 asks");
         assert_eq!(of(18, 1, 0), Err(Errno::OPNOTSUPP));
         assert_eq!(of(sys::UBLK_IO_OP_READ, 1, u64::MAX), Err(Errno::INVAL));
     }
