@@ -171,7 +171,8 @@ pub(crate) struct SnapshotterArgs {
     empty_disk: Option<ByteSize>,
     /// The most space that a container's writes may take, unless its label containerd.io/snapshot/max-size says
     /// otherwise, such as 10G. Disks hold it: dir says "no space left", dev gives I/O errors and takes 16M at least. On
-    /// overlayfs it is not held, and the label containerd.io/snapshot/headstart.quota says so [default: no limit]
+    /// overlayfs it is held where the file system of --root has project quotas (ext4, XFS); where it has not, the label
+    /// containerd.io/snapshot/headstart.quota says so [default: no limit]
     #[arg(long, value_name = "SIZE", help_heading = CONTAINERS)]
     container_quota: Option<ByteSize>,
     /// An option for every mount of overlayfs, such as volatile (may be repeated)

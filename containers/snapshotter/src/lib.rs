@@ -11,6 +11,7 @@
 //! | [`filter`] | containerd's language for selecting snapshots |
 //! | [`journal`] | the file that the table is read from after a restart, byte by byte |
 //! | [`overlay`] | directories and mounts of ordinary snapshots, as containerd's own overlayfs snapshotter has them |
+//! | `project_quota` | limits of the space of ordinary snapshots, where the file system holds such |
 //! | [`remote`] | the seam for layers that are not unpacked, because they are disks, and for disks of containers |
 //! | [`layer_form`] | the rule by which layers are blocks or tars |
 //! | [`snapshotter`] | [`Snapshotter`]: carries out the table's steps |
@@ -32,8 +33,6 @@
 //! anyway). The generators, `tonic-prost-build` and `protox`, would be some thirty more in every build. A
 //! test compares [`messages`] with containerd's own `.proto` files, which are in `proto/`.
 
-#![forbid(unsafe_code)]
-
 pub mod container_service;
 mod content_messages;
 pub mod content_store;
@@ -47,6 +46,7 @@ pub mod journal;
 pub mod layer_form;
 pub mod messages;
 pub mod overlay;
+mod project_quota;
 pub mod pull_secrets;
 pub mod record;
 pub mod remote;

@@ -32,6 +32,7 @@ use crate::filter::SnapshotFilter;
 use crate::journal::SnapshotJournal;
 use crate::layer_form::with_blob;
 use crate::overlay::{OverlayRoot, SnapshotMount, usage_of};
+use crate::project_quota::ProjectQuotas;
 use crate::record::{
     DiskAccess, RemoteLayer, SnapshotId, SnapshotKind, SnapshotLabels, SnapshotRecord, SnapshotState,
     SnapshotTime, SnapshotUsage,
@@ -64,7 +65,7 @@ pub struct SnapshotterSettings {
     /// else. `None`: overlayfs takes what is written to them.
     pub own_disks: Option<DiskAccess>,
     /// The most bytes that an active snapshot may take, unless its label says otherwise. Layers that are unpacked have
-    /// no limit.
+    /// no limit. Disks hold it, and directories where their file system has project quotas.
     pub quota: Option<u64>,
     /// `true` if each snapshot is shown with a label that names the directory of its files.
     pub shows_upper: bool,
@@ -94,6 +95,8 @@ pub struct Snapshotter {
     remote: Box<dyn RemoteLayerSource>,
     /// The locks of snapshots' disks.
     locks: Mutex<HashMap<SnapshotId, Arc<Mutex<()>>>>,
+    /// The limits of directories, or the reason why they are not held.
+    quotas: headstart_block::Result<ProjectQuotas>,
     clock: Box<dyn Fn() -> SnapshotTime + Send + Sync>,
     /// For a warning that is given once.
     complaint: Once,
@@ -375,8 +378,14 @@ impl Snapshotter {
     }
 
     fn carry_out_anyway(&self, step: &SnapshotStep) {
-        if let Err(fault) = self.overlay.carry_out(step) {
-            tracing::warn!(%fault, "a directory is left to the next cleanup");
+        let project = match step {
+            SnapshotStep::Remove(place) => self.limit_of(&self.overlay.path(*place)),
+            _ => None,
+        };
+        match (self.overlay.carry_out(step), project) {
+            (Err(fault), _) => tracing::warn!(%fault, "a directory is left to the next cleanup"),
+            (Ok(()), Some((quotas, project))) => quotas.release(project),
+            (Ok(()), None) => {}
         }
     }
 
@@ -384,6 +393,9 @@ impl Snapshotter {
     fn mounts_of(&self, key: &str, tree: &SnapshotTree, is_new: bool) -> FaultResult<Vec<SnapshotMount>> {
         if let Some(access) = tree.disk {
             return self.mounts_of_own(key, tree, access);
+        }
+        if tree.is_writable {
+            self.hold_limit(key, tree.id)?;
         }
         let Some((own, parts)) = tree.top_disk() else {
             return Ok(self.overlay.mounts(tree, None));

@@ -7,12 +7,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Crates that need unsafe code, each for a reason.
-const NEED_IT: [(&str, &str); 6] = [
+const NEED_IT: [(&str, &str); 7] = [
     ("headstart-agentd", "a process's descriptor is watched"),
     ("headstart-cache", "sidecars are mapped and shared by processes"),
     ("headstart-export", "kernel interfaces without safe wrappers"),
     ("headstart-lsmt", "SIMD in the index"),
     ("headstart-sigbus", "a handler of signals, for mapped files that others shorten"),
+    ("headstart-snapshotter", "quotas of projects, which no safe crate has"),
     ("headstart-zfile", "SIMD and foreign compressors"),
 ];
 

@@ -1,8 +1,8 @@
 //! Devices of a kernel that has them, in an emulated guest: the machines of the tests may have none.
 //!
 //! The guest is the Debian of `scripts/demo-disk`, which the kernel reads and does not change; for ublk it has a later
-//! kernel and a build of headstart with that feature (`scripts/ublk-guest`). Its first process is `kernel_devices.sh`,
-//! on a second disk, with the program and an image.
+//! kernel and a build of headstart with that feature (`scripts/ublk-guest`). Its first process is a
+//! script on a second disk, with the program and an image: `kernel_devices.sh` or `container_quota.sh`.
 
 use super::{Guest, repository};
 use headstart_testkit::process::{Process, find, installed, skipped};
@@ -50,6 +50,35 @@ fn a_disk_of_the_ublk_driver_outlives_its_process_under_reads_and_writes() {
     let _ = writeln!(std::io::stderr(), "a disk of ublk, its process killed 5 times: {outcome}");
 }
 
+#[test]
+#[ignore = "an emulated guest: make test-platforms"]
+fn a_container_on_overlayfs_is_held_to_its_limit_by_a_project_quota() {
+    let Some(guest) = KernelGuest::quota() else { return };
+    let said = guest.run();
+    let outcome = said_after(&said, "GUEST ");
+    let part = |word: &str| outcome.split(&format!("{word} ")).nth(1).and_then(|rest| rest.split(';').next());
+    let check = |word: &str, is_right: &dyn Fn(u64, &str) -> bool| {
+        let (kib, what) = part(word).and_then(|part| part.split_once(' ')).unwrap_or_default();
+        let kib = kib.parse().unwrap_or(u64::MAX);
+        assert!(is_right(kib, what), "{word}: {outcome}\n{said}");
+    };
+    let is_limited = |kib, what: &str| (3000..=4096).contains(&kib) && what == "Disk quota exceeded";
+    let is_done = |kib, what: &str| (3072..7000).contains(&kib) && what == "done";
+    // Layers have no limit, and each container has one of its own, also once another has reached its.
+    for word in ["unpacked", "two", "freed"] {
+        check(word, &is_done);
+    }
+    for word in ["one", "three"] {
+        check(word, &is_limited);
+    }
+    // Without the snapshotter, and with another container's space.
+    check("again", &|kib, what| kib < 1024 && what == "Disk quota exceeded");
+    check("left", &|kib, what| kib <= 1024 && what == "Disk quota exceeded");
+    assert_eq!(part("sizes").map(str::trim), Some("4096 4096"), "of df: {outcome}");
+    assert_eq!(part("label"), Some("0"), "it says that the limit is not held: {outcome}");
+    let _ = writeln!(std::io::stderr(), "containers with a limit of 4 MiB: {outcome}");
+}
+
 /// Checks that reads of the guest went on while the process of their disk was killed three times, and that the device
 /// is gone at the end.
 fn check_reads(said: &str) {
@@ -81,16 +110,37 @@ struct KernelGuest {
 }
 
 impl KernelGuest {
-    /// Debian's own kernel.
+    /// Debian's own kernel, whose driver is nbd.
     fn nbd() -> Option<Self> {
-        let scene = guest_disk("nbd", &program("headstart"), &[])?;
+        let scene = guest_scene()?;
+        make_image(&scene);
+        fs::write(scene.path("guest/driver"), "nbd").unwrap();
+        make_guest_disk(&scene, &program("headstart"), "kernel_devices.sh", &[]);
+        Some(Self::of_debian(scene))
+    }
+
+    /// Debian's own kernel, a file system with project quotas, and this machine's containerd.
+    fn quota() -> Option<Self> {
+        let scene = guest_scene()?;
+        if !installed(&["containerd", "ctr"]) {
+            return None;
+        }
+        let mkfs = find("mkfs.ext4").unwrap();
+        let args = ["-q", "-O", "project,quota", "guest/quota.raw", "64M"];
+        run_tool(mkfs.to_str().unwrap(), &args, &scene.path(""));
+        let tools = [find("containerd").unwrap(), find("ctr").unwrap()];
+        make_guest_disk(&scene, &program("headstart"), "container_quota.sh", &tools);
+        Some(Self::of_debian(scene))
+    }
+
+    fn of_debian(scene: Scene) -> Self {
         let debian = debian();
         let mut qemu = qemu();
         qemu.arg("-kernel").arg(debian.with_extension("raw.kernel"));
         qemu.arg("-initrd").arg(debian.with_extension("raw.initrd"));
         qemu.args(["-append", &append("LABEL=demo", "mount -o ro /dev/vdb /mnt")]);
         qemu.arg("-drive").arg(format!("file={},format=raw,if=virtio,snapshot=on", debian.display()));
-        Some(Self { scene, qemu, second: "if=virtio" })
+        Self { scene, qemu, second: "if=virtio" }
     }
 
     /// A kernel that `scripts/ublk-guest` has fetched. Its disks are NVMe, for which it needs no initial RAM disk.
@@ -102,7 +152,10 @@ impl KernelGuest {
             skipped(&format!("there is no {} (scripts/ublk-guest makes it)", absent.display()));
             return None;
         }
-        let scene = guest_disk("ublk", &headstart, &[&driver])?;
+        let scene = guest_scene()?;
+        make_image(&scene);
+        fs::write(scene.path("guest/driver"), "ublk").unwrap();
+        make_guest_disk(&scene, &headstart, "kernel_devices.sh", &[driver]);
         let mut qemu = qemu();
         qemu.arg("-kernel").arg(kernel);
         let mount = "mount -t devtmpfs dev /dev; mount -o ro /dev/nvme1n1 /mnt";
@@ -153,8 +206,8 @@ fn append(root: &str, mount: &str) -> String {
     format!("root={root} ro console=ttyS0 quiet init=/bin/bash -- -c \"{mount} && exec /bin/bash /mnt/run\"")
 }
 
-/// A disk with the program, an image, the script and `files`; `None`, with a message, if there is no guest for it.
-fn guest_disk(driver: &str, headstart: &Path, files: &[&Path]) -> Option<Scene> {
+/// A place for what a guest takes; `None`, with a message, if there is no guest for it.
+fn guest_scene() -> Option<Scene> {
     if !debian().is_file() {
         skipped(&format!("there is no {} (scripts/demo-disk makes it)", debian().display()));
         return None;
@@ -163,8 +216,13 @@ fn guest_disk(driver: &str, headstart: &Path, files: &[&Path]) -> Option<Scene> 
         return None;
     }
     let scene = Scene::new();
-    fs::create_dir_all(scene.path("files")).unwrap();
     fs::create_dir_all(scene.path("guest")).unwrap();
+    Some(scene)
+}
+
+/// Makes an image of some files, and the list of their sums.
+fn make_image(scene: &Scene) {
+    fs::create_dir_all(scene.path("files")).unwrap();
     for file in 0..FILES {
         // No two blocks are equal.
         let bytes: Vec<u8> =
@@ -173,19 +231,21 @@ fn guest_disk(driver: &str, headstart: &Path, files: &[&Path]) -> Option<Scene> 
     }
     let sums = run_tool("sh", &["-c", "cd files && md5sum *"], &scene.path("")).stdout;
     fs::write(scene.path("guest/sums"), sums).unwrap();
-    make_file_system(&scene, "files", "64M");
+    make_file_system(scene, "files", "64M");
     scene.ok("image import --quiet ~/files.raw file://~/guest/store:v1 --codec lz4");
-    fs::write(scene.path("guest/driver"), driver).unwrap();
+}
+
+/// Makes the disk with the program, the script and `files`, and what is there already.
+fn make_guest_disk(scene: &Scene, headstart: &Path, script: &str, files: &[PathBuf]) {
     for file in files {
         fs::copy(file, scene.path("guest").join(file.file_name().unwrap())).unwrap();
     }
     // Debug information takes most of the program.
     let stripped = scene.path("guest/headstart");
     run_tool("strip", &["-o", stripped.to_str().unwrap(), headstart.to_str().unwrap()], &scene.path(""));
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/boot/kernel_devices.sh");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/boot").join(script);
     fs::copy(script, scene.path("guest/run")).unwrap();
-    make_file_system(&scene, "guest", "512M");
-    Some(scene)
+    make_file_system(scene, "guest", "512M");
 }
 
 fn make_file_system(scene: &Scene, directory: &str, size: &str) {

@@ -9,6 +9,7 @@ use super::opening::is_set_aside;
 use crate::fault::{FaultKind, FaultResult, SnapshotFault};
 use crate::layer_form::{is_disk_in_manifest, is_turbo};
 use crate::overlay::{SnapshotMount, mounts_of_disk, remove, usage_of};
+use crate::project_quota::{ProjectQuotas, project_of};
 use crate::record::{
     DiskAccess, SnapshotContent, SnapshotId, SnapshotLabels, SnapshotRecord, SnapshotState, SnapshotUsage,
 };
@@ -148,7 +149,8 @@ impl Snapshotter {
         Ok(limit_in(labels)?.or(self.settings.quota))
     }
 
-    /// Adds a label to those of a new snapshot if it has a limit, and is no disk, which holds it.
+    /// Adds a label to those of a new snapshot if it has a limit that nothing holds: neither its disk nor the file system
+    /// of its directory.
     ///
     /// # Errors
     /// [`FaultKind::InvalidArgument`] for a label that is no size.
@@ -166,17 +168,46 @@ impl Snapshotter {
             WantedTree::Disk { .. } => self.table.read().disk(parent).is_some(),
             WantedTree::View | WantedTree::Overlay => false,
         };
+        let Err(error) = &self.quotas else { return Ok(()) };
         if is_disk || quota.is_none() {
             return Ok(());
         }
-        let text = "not held: what is written is in a directory, and only disks (dir, dev) have limits";
-        labels.insert(QUOTA_LABEL.to_owned(), text.to_owned());
+        let text = format!("not held: {error}; or ask for a disk (dir, dev), which has limits anywhere");
+        labels.insert(QUOTA_LABEL.to_owned(), text.clone());
         self.complaint.call_once(|| {
             tracing::warn!(
                 "the limit of a container's space is {text}; the label {QUOTA_LABEL} says so for each container"
             );
         });
         Ok(())
+    }
+
+    /// Holds the limit of an active snapshot that is a directory, if it has one and its file system can.
+    pub(super) fn hold_limit(&self, key: &str, id: SnapshotId) -> FaultResult<()> {
+        let Ok(quotas) = &self.quotas else { return Ok(()) };
+        let labels = self.table.read().get(key)?.labels.clone();
+        let Some(most) = self.recorded_quota_of(key, &labels) else { return Ok(()) };
+        let [outer, upper, work] = [SnapshotPlace::Of(id), SnapshotPlace::Upper(id), SnapshotPlace::Work(id)]
+            .map(|place| self.overlay.path(place));
+        if !quotas.hold(id.0, &outer, &[&upper, &work], most)? {
+            tracing::warn!(key, "it has files from before limits were held, and its own is not");
+        }
+        Ok(())
+    }
+
+    /// The project by which the space of a snapshot's directory is limited, if it has one.
+    pub(super) fn limit_of(&self, directory: &Path) -> Option<(&ProjectQuotas, u32)> {
+        let quotas = self.quotas.as_ref().ok()?;
+        Some((quotas, project_of(directory).ok()??))
+    }
+
+    /// The most bytes that a recorded snapshot may take. Earlier versions recorded labels that are no sizes, and their
+    /// containers go on.
+    fn recorded_quota_of(&self, key: &str, labels: &SnapshotLabels) -> Option<u64> {
+        self.quota_of(key, labels).unwrap_or_else(|fault| {
+            tracing::warn!(key, %fault, "a limit is passed over");
+            self.settings.quota
+        })
     }
 
     /// The lock of a snapshot's disk.
@@ -211,11 +242,7 @@ impl Snapshotter {
         let place = self.overlay.path(SnapshotPlace::Block(tree.id));
         self.refuse_applied(&place)?;
         let labels = self.table.read().get(key)?.labels.clone();
-        // Earlier versions recorded labels that are no sizes, and their containers go on.
-        let most = self.quota_of(key, &labels).unwrap_or_else(|fault| {
-            tracing::warn!(key, %fault, "a limit is passed over");
-            self.settings.quota
-        });
+        let most = self.recorded_quota_of(key, &labels);
         let opened = self.remote.open_own(&OwnDisk { below: self.layered(parts), place, access, most })?;
         let source = opened.to_str().ok_or_else(|| {
             SnapshotFault::new(FaultKind::Failed, format!("{}: is not text", opened.display()))
@@ -394,10 +421,15 @@ impl Snapshotter {
         if is_set_aside(path) {
             return;
         }
+        let project = self.limit_of(path);
         let closed = self.remote.close_own(&path.join("block"), DiskClosing::Anyway);
         let removed = closed.and_then(|()| Ok(remove(path)?));
-        if let Err(error) = removed {
-            tracing::warn!(path = %path.display(), %error, "this directory cannot be removed");
+        match (removed, project) {
+            (Err(error), _) => {
+                tracing::warn!(path = %path.display(), %error, "this directory cannot be removed");
+            }
+            (Ok(()), Some((quotas, project))) => quotas.release(project),
+            (Ok(()), None) => {}
         }
     }
 }

@@ -4,6 +4,7 @@ use super::{Snapshotter, SnapshotterSettings};
 use crate::fault::SnapshotFault;
 use crate::journal::{JournalReport, SnapshotJournal};
 use crate::overlay::{OrphanDirectory, OverlayRoot, remove};
+use crate::project_quota::ProjectQuotas;
 use crate::record::SnapshotTime;
 use crate::remote::{DiskClosing, RemoteLayerSource, TREES_DIRECTORY, WRITTEN_DIRECTORY};
 use crate::table::{SnapshotPlace, SnapshotTable};
@@ -88,6 +89,7 @@ impl Snapshotter {
         }
         let (table, journal) = (RwLock::new(table), Mutex::new(journal));
         let (locks, clock) = (Mutex::default(), Box::new(clock));
+        let quotas = ProjectQuotas::open(&overlay.path(SnapshotPlace::All));
         Ok((
             Self {
                 settings,
@@ -96,6 +98,7 @@ impl Snapshotter {
                 journal,
                 remote,
                 locks,
+                quotas,
                 clock,
                 complaint: Once::new(),
                 fallbacks: Complaints::default(),
