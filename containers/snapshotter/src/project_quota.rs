@@ -3,8 +3,8 @@
 //! A file system that keeps them counts, for each *project*, the blocks of the files that have its number. A directory
 //! with a number and the mark "inherit" gives the number to all that is made in it. So a snapshot's directory gets one
 //! as long as it is empty, and the files of its container, and the work directory of overlayfs, are counted together.
-//! Overlayfs writes without the right to pass limits, so also a privileged container keeps to them; a mount that binds a
-//! directory (a snapshot without a parent) holds back all but programs with `CAP_SYS_RESOURCE`.
+//! Overlayfs writes without the right to pass limits, so also a privileged container keeps to them; a mount that binds
+//! a directory (a snapshot without a parent) holds back all but programs with `CAP_SYS_RESOURCE`.
 //!
 //! # Numbers
 //!

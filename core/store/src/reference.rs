@@ -261,8 +261,8 @@ impl Reference {
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Invalid`] if the reference has a digest instead: a writer cannot choose
-    /// the digest. Also if the tag has the form of one that names a list of artifacts: the image would not be listed, and
-    /// the next artifact of the image with that digest would take its place.
+    /// the digest. Also if the tag has the form of one that names a list of artifacts: the image would not be
+    /// listed, and the next artifact of the image with that digest would take its place.
     pub fn tag(&self) -> Result<&Tag> {
         match &self.selector {
             Selector::Tag(tag) if referrers_subject(tag.as_str()).is_some() => Err(Error::invalid(

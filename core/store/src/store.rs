@@ -93,8 +93,8 @@ pub trait Store: Send + Sync {
         false
     }
 
-    /// `true` if a refusal of this store may be meant for credentials that a pull has brought, and that end with it: then
-    /// it says nothing about the right of this host.
+    /// `true` if a refusal of this store may be meant for credentials that a pull has brought, and that end with
+    /// it: then it says nothing about the right of this host.
     async fn may_have_refused_others(&self) -> bool {
         false
     }

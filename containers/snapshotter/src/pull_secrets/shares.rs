@@ -1,8 +1,8 @@
 //! Shares: what stays where there is no room for all credentials. Pure.
 //!
-//! Users choose the registries that they pull from, and may have one of their own that accepts whatever it is shown. Its
-//! credentials must not take the room of others'. So the oldest ones of the host that has most give way, and the newest
-//! ones of all always stay.
+//! Users choose the registries that they pull from, and may have one of their own that accepts whatever it is shown.
+//! Its credentials must not take the room of others'. So the oldest ones of the host that has most give way, and the
+//! newest ones of all always stay.
 
 use headstart_store::PullCredential;
 use std::collections::BTreeMap;

@@ -149,8 +149,8 @@ impl Snapshotter {
         Ok(limit_in(labels)?.or(self.settings.quota))
     }
 
-    /// Adds a label to those of a new snapshot if it has a limit that nothing holds: neither its disk nor the file system
-    /// of its directory.
+    /// Adds a label to those of a new snapshot if it has a limit that nothing holds: neither its disk nor the file
+    /// system of its directory.
     ///
     /// # Errors
     /// [`FaultKind::InvalidArgument`] for a label that is no size.

@@ -1,4 +1,4 @@
-//! What is asked of the driver about devices, whichever thread asks.
+//! Questions and orders to the driver about devices, from any thread.
 
 use super::recovery::{DeviceMark, FoundDevice};
 use crate::STOP_TIMEOUT;

@@ -26,8 +26,8 @@ pub struct Failure {
 }
 
 /// An error as an HTTP answer: a [`Failure`] with the status code that fits the error's kind. These are 404 for
-/// [`ErrorKind::NotFound`], 409 for `Conflict`, 422 for `Invalid` and `NoDevice`, 503 for `Unavailable`, 507 for `NoSpace`, and 500
-/// for all other kinds.
+/// [`ErrorKind::NotFound`], 409 for `Conflict`, 422 for `Invalid` and `NoDevice`, 503 for `Unavailable`, 507 for
+/// `NoSpace`, and 500 for all other kinds.
 pub struct Refusal(pub Error);
 
 impl IntoResponse for Refusal {
