@@ -62,8 +62,10 @@ impl KnownImages {
             return plain;
         }
         let own = writable_name(store, selector);
-        let is_form_of_others = || self.recall(&plain).is_some_and(|(_, manifest)| is_form(&manifest));
-        if self.recall(&own).is_some() || is_form_of_others() { own } else { plain }
+        let manifest = || Manifest::parse(&self.recall(&plain)?.1).ok();
+        // An earlier version knew one name. That image will do, unless it is one for which another may be taken.
+        let is_for_reading = || manifest().is_some_and(|known| known.is_only_read());
+        if self.recall(&own).is_some() || is_for_reading() { own } else { plain }
     }
 
     /// Remembers that `reference` is the image with this manifest.
