@@ -13,7 +13,7 @@ use futures::future::{OptionFuture, join};
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
 use headstart_container_source::{ContainerImage, open_in_store, open_known};
 use headstart_convert::chain_id;
-use headstart_image::disk_form::{FORMS, FormSearch, FormWish, newest};
+use headstart_image::disk_form::{FORMS, FormSearch, FormWish};
 use headstart_image::manifest::{BLOB_DIGEST, BlobRef, Config, ImageLayer, MAX_MANIFEST_SIZE, Manifest};
 use headstart_snapshotter::remote::ListedBlob;
 use headstart_store::{Location, Reference, Referrer, RetrySettings, Selector, Store, Urgency, unless_away};
@@ -280,27 +280,24 @@ impl Search<'_> {
         chains: &[Digest],
     ) -> Result<Option<ConvertedImage>> {
         let mut search = FormSearch::new(self.wish);
-        let mut look = |found: Result<(Digest, Vec<u8>)>| {
-            let sibling = found.and_then(|found| self.sibling_of(found, original, chains));
-            search.look(sibling.map(|sibling| {
-                sibling.map(|sibling| {
-                    let is_only_read = sibling.is_only_read;
-                    (sibling, is_only_read)
-                })
+        let look = |found: Result<(Digest, Vec<u8>)>| {
+            let sibling = self.sibling_of(found?, original, chains)?;
+            Ok(sibling.map(|sibling| {
+                let is_only_read = sibling.is_only_read;
+                (sibling, is_only_read)
             }))
         };
         // As for disks that are attached: an index names its form, referrers are only beside the image.
-        if let Some(found) = answers.tagged.map_or(Ok(None), &mut look)? {
-            return Ok(Some(found));
+        if let Some(tagged) = answers.tagged {
+            search.look(look(tagged))?;
         }
-        for listed in answers.referrers? {
-            for form in newest(&listed) {
-                if let Some(found) = look(self.manifest(&Selector::Digest(form)))? {
-                    return Ok(Some(found));
-                }
-            }
+        if !search.has_found() {
+            answers.referrers?.iter().for_each(|listed| search.list(listed));
         }
-        search.end()
+        while let Some(form) = search.next_form() {
+            search.look(look(self.manifest(&Selector::Digest(form))))?;
+        }
+        Ok(search.end()?.map(|taken| taken.form))
     }
 
     /// The image with a digest and a manifest, if it is a sibling of an original.

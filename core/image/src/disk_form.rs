@@ -22,6 +22,7 @@ use crate::manifest::{BLOB_DIGEST, ImageLayer, Manifest, OVERLAYBD_IMAGE, OVERLA
 use bytes::Bytes;
 use headstart_block::{Digest, Error, ErrorKind, Result};
 use headstart_store::{Reference, Referrer, Selector, Store};
+use std::collections::VecDeque;
 
 /// Artifacts of one kind that are looked at for one image at most: there is one, unless writers raced.
 const FORMS_MOST: usize = 4;
@@ -40,10 +41,15 @@ pub enum FormWish {
     Writable,
 }
 
-/// The state of a search among the artifacts of an image: see [the module](self).
+/// The state of a search among the artifacts of an image: see [the module](self). Its caller lists artifacts, fetches
+/// [the next one](Self::next_form) as long as there is one, and gives it to [`look`](Self::look).
 #[derive(Debug)]
 pub struct FormSearch<T> {
     wish: FormWish,
+    /// The artifacts to look at, in this order.
+    listed: VecDeque<Digest>,
+    /// The one that fits.
+    found: Option<T>,
     /// The error of the first artifact that is damaged.
     damage: Option<Error>,
     /// The first that would have been taken if nothing was to be written to it.
@@ -54,46 +60,65 @@ impl<T> FormSearch<T> {
     /// A search for the form that is wanted.
     #[must_use]
     pub fn new(wish: FormWish) -> Self {
-        Self { wish, damage: None, only_read: None }
+        Self { wish, listed: VecDeque::new(), found: None, damage: None, only_read: None }
+    }
+
+    /// Adds the artifacts of one kind, as a store lists them, to those that are looked at.
+    pub fn list(&mut self, listed: &[Referrer]) {
+        self.listed.extend(newest(listed));
+    }
+
+    /// Returns the manifest of the artifact to look at next. `None` if there is no other, or one has been found.
+    pub fn next_form(&mut self) -> Option<Digest> {
+        if self.has_found() { None } else { self.listed.pop_front() }
+    }
+
+    /// `true` if one has been found that fits.
+    #[must_use]
+    pub fn has_found(&self) -> bool {
+        self.found.is_some()
     }
 
     /// Takes the outcome of looking at one artifact, with `true` if its file system can only be read; `None` in it: the
-    /// artifact is something else. Returns it if it fits.
+    /// artifact is something else.
     ///
     /// # Errors
     /// An error that ends the search.
-    pub fn look(&mut self, looked: Result<Option<(T, bool)>>) -> Result<Option<T>> {
+    pub fn look(&mut self, looked: Result<Option<(T, bool)>>) -> Result<()> {
         match looked {
             // A list may name what is not there any more.
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) if error.kind() == ErrorKind::Corrupt => {
                 self.damage.get_or_insert(error);
-                Ok(None)
             }
-            Ok(Some((found, true))) if self.wish == FormWish::Writable => {
-                self.only_read.get_or_insert(found);
-                Ok(None)
+            Ok(Some((form, true))) if self.wish == FormWish::Writable => {
+                self.only_read.get_or_insert(form);
             }
-            looked => Ok(looked?.map(|(found, _)| found)),
+            looked => self.found = looked?.map(|(form, _)| form),
         }
+        Ok(())
     }
 
-    /// The newer form that was passed over, because it can only be read.
-    #[must_use]
-    pub fn passed_over(&self) -> Option<&T> {
-        self.only_read.as_ref()
-    }
-
-    /// Ends a search in which nothing fitted: with one that can only be read, if there is no other.
+    /// Ends the search, with the artifact that fits: one that can only be read, if there is no other.
     ///
     /// # Errors
     /// That of the first artifact that was damaged, if there is nothing else.
-    pub fn end(self) -> Result<Option<T>> {
-        match self.only_read {
-            Some(found) => Ok(Some(found)),
-            None => self.damage.map_or(Ok(None), Err),
+    pub fn end(self) -> Result<Option<TakenForm<T>>> {
+        match (self.found, self.only_read) {
+            (Some(form), passed_over) => Ok(Some(TakenForm { form, passed_over })),
+            (None, Some(form)) => Ok(Some(TakenForm { form, passed_over: None })),
+            (None, None) => self.damage.map_or(Ok(None), Err),
         }
     }
+}
+
+/// The artifact that a search has found.
+#[derive(Debug, PartialEq, Eq)]
+pub struct TakenForm<T> {
+    /// What looking at it has given.
+    pub form: T,
+    /// The same of a newer one, which was passed over because its file system can only be read.
+    pub passed_over: Option<T>,
 }
 
 /// The manifest of a disk that was found.
@@ -191,20 +216,19 @@ async fn form_of(
     } else {
         return Ok(None);
     };
-    for listed in store.referrers_of_types(&original, &FORMS).await? {
-        for form in newest(&listed) {
-            let found = store.manifest(&Selector::Digest(form)).await;
-            // Anything may be published under any kind.
-            let found = found.map(|(digest, bytes)| {
-                form_in(&bytes, &original).map(|manifest| ((digest, bytes), manifest.is_only_read()))
-            });
-            if let Some((digest, bytes)) = search.look(found)? {
-                let passed_over = search.passed_over().map(|(digest, _)| *digest);
-                return Ok(Some(FoundForm { digest, bytes, passed_over }));
-            }
-        }
+    store.referrers_of_types(&original, &FORMS).await?.iter().for_each(|listed| search.list(listed));
+    while let Some(form) = search.next_form() {
+        let found = store.manifest(&Selector::Digest(form)).await;
+        // Anything may be published under any kind.
+        search.look(found.map(|(digest, bytes)| {
+            form_in(&bytes, &original).map(|manifest| ((digest, bytes), manifest.is_only_read()))
+        }))?;
     }
-    Ok(search.end()?.map(FoundForm::named))
+    Ok(search.end()?.map(|TakenForm { form: (digest, bytes), passed_over }| FoundForm {
+        digest,
+        bytes,
+        passed_over: passed_over.map(|(digest, _)| digest),
+    }))
 }
 
 /// The container's image whose other forms are to be looked at: `manifest`, which a tag selected, is one that can only
@@ -245,23 +269,38 @@ pub(crate) fn form_in(bytes: &[u8], original: &Digest) -> Option<Manifest> {
 
 /// Returns the manifests of the artifacts in a list that are worth looking at, newest first: stores add new ones at the
 /// end.
-pub fn newest(listed: &[Referrer]) -> impl Iterator<Item = Digest> {
+pub(crate) fn newest(listed: &[Referrer]) -> impl Iterator<Item = Digest> {
     listed.iter().rev().take(FORMS_MOST).map(|referrer| referrer.digest)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeMap;
 
     type Outcome<T> = std::result::Result<Option<T>, ErrorKind>;
 
     fn look(wish: FormWish, outcomes: &[Outcome<(u8, bool)>]) -> Outcome<u8> {
+        Ok(taken(wish, outcomes)?.map(|taken| taken.form))
+    }
+
+    /// Looks at artifacts with these outcomes, the first of which is listed last.
+    fn taken(wish: FormWish, outcomes: &[Outcome<(u8, bool)>]) -> Outcome<TakenForm<u8>> {
         let mut search = FormSearch::new(wish);
-        for outcome in outcomes {
+        let artifact = |number: usize| Digest::of(&number.to_ne_bytes());
+        let listed = (0..outcomes.len()).rev().map(|number| Referrer {
+            digest: artifact(number),
+            media_type: String::new(),
+            artifact_type: String::new(),
+            size: 0,
+            annotations: BTreeMap::new(),
+        });
+        search.list(&listed.collect::<Vec<_>>());
+        for (number, outcome) in outcomes.iter().enumerate() {
+            let Some(form) = search.next_form() else { break };
+            assert_eq!(form, artifact(number));
             let outcome = outcome.map_err(|kind| Error::new(kind, "wrong"));
-            if let Some(found) = search.look(outcome).map_err(|error| error.kind())? {
-                return Ok(Some(found));
-            }
+            search.look(outcome).map_err(|error| error.kind())?;
         }
         search.end().map_err(|error| error.kind())
     }
@@ -296,6 +335,10 @@ mod tests {
         ] {
             assert_eq!(look(FormWish::Newest, &outcomes), newest, "{outcomes:?}");
             assert_eq!(look(FormWish::Writable, &outcomes), writable, "{outcomes:?}");
+        }
+        let outcomes = [only_read(1), only_read(2), other(3)];
+        for (wish, form, passed_over) in [(FormWish::Newest, 1, None), (FormWish::Writable, 3, Some(1))] {
+            assert_eq!(taken(wish, &outcomes), Ok(Some(TakenForm { form, passed_over })));
         }
     }
 }

@@ -52,7 +52,7 @@ pub use removal::Removal;
 pub use staging::{BlobWriter, CopyWriter, StagedBlob, Staging};
 pub use writeback::Writeback;
 
-use crate::disk_form::{FORMS, FormSearch, FormWish, form_in, may_have_disk_form, newest, other_forms_of};
+use crate::disk_form::{FORMS, FormSearch, FormWish, TakenForm, form_in, may_have_disk_form, other_forms_of};
 use crate::manifest::{Config, INDEX_DOCKER, INDEX_OCI, ImageLayer, MANIFEST_OCI, Manifest, Tree};
 use crate::reference::{Location, Reference, Selector, Tag};
 use headstart_block::guarded::shell_word;
@@ -226,19 +226,19 @@ impl ImageStore {
             return Ok((image, None));
         };
         for kind in FORMS {
-            for form in newest(&self.layout.referrers(&original, kind)?) {
-                let found = self.read_document(&form).map(|bytes| {
-                    let manifest = form_in(&bytes, &original)?;
-                    let is_only_read = manifest.is_only_read();
-                    Some((Image { digest: form, manifest }, is_only_read))
-                });
-                if let Some(found) = search.look(found)? {
-                    let passed_over = search.passed_over().map(|image| image.digest);
-                    return Ok((found, passed_over));
-                }
-            }
+            search.list(&self.layout.referrers(&original, kind)?);
         }
-        Ok((search.end()?.unwrap_or(image), None))
+        while let Some(form) = search.next_form() {
+            search.look(self.read_document(&form).map(|bytes| {
+                let manifest = form_in(&bytes, &original)?;
+                let is_only_read = manifest.is_only_read();
+                Some((Image { digest: form, manifest }, is_only_read))
+            }))?;
+        }
+        Ok(match search.end()? {
+            Some(TakenForm { form, passed_over }) => (form, passed_over.map(|image| image.digest)),
+            None => (image, None),
+        })
     }
 
     /// The image whose manifest, or index of manifests, is `digest`.
