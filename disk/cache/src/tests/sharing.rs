@@ -142,7 +142,7 @@ fn slots_are_shared_by_all_that_have_the_directory_open() {
         assert!(cache.take_slot(3).is_none());
         assert!(cache.take_slot(1).is_none());
     }
-    // They are in no one's way: the directory can be changed, and another process can open it.
+    // Slots hinder no changes of the directory, and no process that opens it.
     let sample = Sample::new(UNIT as usize, 1);
     sample.fill(&open(dir.path(), None).blob(&sample.plain("a")).unwrap(), units(0, 1));
     held.remove(1);
