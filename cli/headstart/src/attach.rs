@@ -86,16 +86,17 @@ const RUNTIME_THREADS: usize = 2;
 
 /// The number of open files for which the kernel makes room at the start: four for each of 250 layers, with its hash
 /// tree, and some.
-const FILES_EXPECTED: u64 = 1024;
+const FILES_EXPECTED: u32 = 1024;
 
 /// Has the kernel make room for the open files of a disk. Each time that there are twice as many, it makes more room,
 /// and in a process with several threads it waits until all processors have seen that: 40 ms in all for an image of 70
 /// layers. To be called while this process has one thread.
 pub(crate) fn make_room_for_files() {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    let last = i32::try_from(limit.min(FILES_EXPECTED)).unwrap_or(0) - 1;
     // Best effort: without it, attaching takes longer. The room stays when the file is closed.
-    let _ = fcntl_dupfd_cloexec(std::io::stderr(), last);
+    if limit >= u64::from(FILES_EXPECTED) {
+        let _ = fcntl_dupfd_cloexec(std::io::stderr(), FILES_EXPECTED.cast_signed() - 1);
+    }
 }
 
 /// Open disks, and what is needed to serve them.

@@ -22,8 +22,8 @@ impl OutsideTrust {
         }
         Some(format!(
             "images of {name} are fetched and unpacked whole, also where disks were made of them: no --trust names \
-             this repository; start the snapshotter with --trust {name} if all who can write there may decide the files of \
-             images on this host (images that are disks themselves need none)"
+             this repository; start the snapshotter with --trust {name} if all who can write there may decide the \
+             files of images on this host (images that are disks themselves need none)"
         ))
     }
 }

@@ -115,7 +115,7 @@ impl<T> FormSearch<T> {
 /// The artifact that a search has found.
 #[derive(Debug, PartialEq, Eq)]
 pub struct TakenForm<T> {
-    /// What looking at it has given.
+    /// The result of looking at it.
     pub form: T,
     /// The same of a newer one, which was passed over because its file system can only be read.
     pub passed_over: Option<T>,
