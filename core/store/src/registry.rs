@@ -46,6 +46,7 @@ mod attempt;
 mod auth;
 mod blob;
 mod challenge;
+mod credential;
 mod credentials;
 mod domain;
 mod endpoint;

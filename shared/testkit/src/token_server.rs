@@ -101,7 +101,7 @@ impl TokenServer {
         self.desk.users.lock().insert(user.to_owned(), password.to_owned());
     }
 
-    /// Adds a user who gets tokens that permit nothing: one who may log in, and has no right to any repository.
+    /// Adds a user with tokens that permit nothing: the right to log in, and none to any repository.
     pub fn set_guest(&self, user: &str, password: &str) {
         self.set_user(user, password);
         self.desk.guests.lock().insert(user.to_owned());

@@ -13,7 +13,7 @@
 //!
 //! Requests share nothing of this: one that begins while another is refused tries what it finds by itself.
 
-use super::credentials::Credential;
+use super::credential::Credential;
 
 /// The credentials that one request shows at most, whatever a file has: more than one repository ever has.
 const CREDENTIALS_MOST: usize = 16;
@@ -69,7 +69,7 @@ impl Attempt {
 
 #[cfg(test)]
 mod tests {
-    use super::super::token::Secret;
+    use super::super::credential::Secret;
     use super::*;
     use proptest::prelude::*;
 

@@ -13,10 +13,11 @@
 use super::Clock;
 use super::attempt::Attempt;
 use super::challenge::{Bearer, Challenge};
-use super::credentials::{Credential, Credentials};
+use super::credential::{Credential, Secret};
+use super::credentials::Credentials;
 use super::domain::{host_of, is_same_domain};
 use super::flight::{Flight, Lead, Turn};
-use super::token::{Decision, LIFE_UNTOLD, Secret, Token, TokenSlot};
+use super::token::{Decision, LIFE_UNTOLD, Token, TokenSlot};
 use crate::guard::{self, Guard};
 use crate::http::{self, LazyClient};
 use crate::settings::{StoreSettings, authority};

@@ -5,7 +5,7 @@
 //! the registry may be open to all; if it is not, the refusal says what was wrong with the helper.
 
 use super::attempt::Attempt;
-use super::token::Secret;
+use super::credential::{Credential, Secret};
 use crate::pull_credentials::PullCredentials;
 use crate::settings::StoreSettings;
 use docker_credential::{CredentialRetrievalError, DockerCredential, get_credential_from_reader};
@@ -29,24 +29,6 @@ const DOCKER_HUB_KEY: &str = "https://index.docker.io/v1/";
 
 /// The name of Docker's own registry in the names of images.
 const DOCKER_HUB_NAME: &str = "docker.io";
-
-/// The credential that can be shown to a registry.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Credential {
-    /// None, with the reason if one was expected.
-    Nothing(Option<String>),
-    /// A user and a password.
-    Password(String, Secret),
-    /// A token that buys other tokens.
-    Identity(Secret),
-}
-
-impl Credential {
-    /// `true` if it is a user with a password.
-    pub(super) fn is_password(&self) -> bool {
-        matches!(self, Self::Password(..))
-    }
-}
 
 /// The credentials for one registry.
 pub(super) struct Credentials {

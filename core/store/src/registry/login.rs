@@ -7,7 +7,8 @@
 
 use super::attempt::Attempt;
 use super::auth::basic;
-use super::credentials::{Credential, Credentials};
+use super::credential::Credential;
+use super::credentials::Credentials;
 use crate::http;
 use crate::settings::{StoreSettings, authority};
 use crate::tls_fault::is_plain;

@@ -16,9 +16,7 @@
 //!
 //! Times are durations since the client started, on a clock that never goes back.
 
-use super::credentials::Credential;
-use std::fmt;
-use std::sync::Arc;
+use super::credential::{Credential, Secret};
 use std::time::Duration;
 
 /// The life of a token whose server does not tell one: the default of the token specification.
@@ -29,27 +27,6 @@ const MARGIN_MAX: Duration = Duration::from_secs(30);
 
 /// The time for which the token is used after a failed renewal before another one is tried.
 pub(super) const PAUSE: Duration = Duration::from_secs(2);
-
-/// A secret that no log shows.
-#[derive(Clone, PartialEq, Eq)]
-pub(super) struct Secret(Arc<str>);
-
-impl Secret {
-    pub(super) fn new(text: &str) -> Self {
-        Self(text.into())
-    }
-
-    /// The secret itself, for the one header or form that it belongs in.
-    pub(super) fn reveal(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("(secret)")
-    }
-}
 
 /// A token as requests use it.
 #[derive(Clone, Debug, PartialEq, Eq)]

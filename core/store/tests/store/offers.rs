@@ -53,7 +53,7 @@ async fn is_let_in(store: &dyn Store) -> Result<(), ErrorKind> {
     again.map(|changed| assert_eq!(changed, None)).map_err(|error| error.kind())
 }
 
-/// A user who may log in at the token server and has no right to the repository hides nobody, and neither do several.
+/// A user with a right to log in at the token server and none to the repository hides no other, and neither do several.
 #[tokio::test(flavor = "multi_thread")]
 async fn tokens_without_a_right_hide_no_other_credentials() {
     let Some(house) = House::new(Behaviour::default()).await else { return };
