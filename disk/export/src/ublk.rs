@@ -9,7 +9,8 @@
 //! next process finds the device by a word that the driver keeps (the module `recovery`), takes it over, and gets the
 //! requests again that the dead one had not answered. Writes that the dead one had begun are then done twice, with the
 //! same bytes, before they are answered. No request fails, and none waits for longer than the next process takes to
-//! start. A device whose disk has no next process keeps requests for ever: the agent of the disk releases it
+//! start. Devices that another user has made, or one without privileges, are passed over, whatever their word is. A
+//! device whose disk has no next process keeps requests for ever: the agent of the disk releases it
 //! ([`release`]).
 //!
 //! # Safety precautions

@@ -269,9 +269,11 @@ fn serve(target: &Arc<Target>, settings: &UblkSettings, started: mpsc::Sender<St
 /// The control of the device, and `true` if an earlier process had it.
 fn open(settings: &UblkSettings, size: u64) -> Result<(UblkCtrl, bool)> {
     let mark = settings.kept.as_ref().map(|kept| DeviceMark::of(kept, size));
-    let plan = mark.map(|mark| TakeoverPlan::of(&find_devices(), mark)).unwrap_or_default();
+    let plan = mark.map(|mark| TakeoverPlan::of(&find_devices(), mark, size)).unwrap_or_default();
     for number in plan.remove {
-        tracing::warn!("/dev/ublkb{number}: the disk has other content now, or its device was not finished");
+        tracing::warn!(
+            "/dev/ublkb{number}: the disk has other content or another size now, or its device was not finished"
+        );
         remove(number, STOP_TIMEOUT)?;
     }
     if let Some(number) = plan.take {

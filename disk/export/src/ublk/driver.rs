@@ -1,8 +1,8 @@
 //! Questions and orders to the driver about devices, from any thread.
 
-use super::recovery::{DeviceMark, FoundDevice};
+use super::recovery::{DeviceMark, FoundDevice, is_believed};
 use crate::STOP_TIMEOUT;
-use headstart_block::{Error, ErrorKind, Result};
+use headstart_block::{Error, ErrorKind, Result, SECTOR_SIZE};
 use libublk::UblkError;
 use libublk::ctrl::UblkCtrl;
 use libublk::sys;
@@ -34,7 +34,7 @@ pub(super) fn is_busy(answer: i32) -> bool {
     answer == -Errno::BUSY.raw_os_error()
 }
 
-/// The devices of the driver. One that goes meanwhile is left out.
+/// The devices of the driver that this user has made. One that goes meanwhile is left out.
 pub(super) fn find_devices() -> Vec<FoundDevice> {
     let mut devices: Vec<_> = numbers(Path::new(DEVICES)).into_iter().filter_map(found).collect();
     devices.sort_unstable_by_key(|device| device.number);
@@ -47,11 +47,21 @@ fn numbers(directory: &Path) -> Vec<u32> {
 }
 
 fn found(number: u32) -> Option<FoundDevice> {
-    let info = UblkCtrl::new_simple(i32::try_from(number).ok()?).ok()?.dev_info();
+    let control = UblkCtrl::new_simple(i32::try_from(number).ok()?).ok()?;
+    let info = control.dev_info();
+    if !is_believed(info.flags, info.owner_uid, rustix::process::getuid().as_raw()) {
+        return None;
+    }
     let recovery = u64::from(sys::UBLK_F_USER_RECOVERY | sys::UBLK_F_USER_RECOVERY_REISSUE);
     let recovers = info.flags & recovery == recovery;
     let is_dead = u32::from(info.state) == sys::UBLK_S_DEV_DEAD;
-    Some(FoundDevice { number, word: info.ublksrv_flags, recovers, is_dead })
+    let mut params = sys::ublk_params::default();
+    // One that was never started may have no size.
+    if !is_dead {
+        control.get_params(&mut params).ok()?;
+    }
+    let size = params.basic.dev_sectors.saturating_mul(SECTOR_SIZE);
+    Some(FoundDevice { number, word: info.ublksrv_flags, recovers, is_dead, size })
 }
 
 /// Stops and removes a device, in a thread that has as long as it takes: the kernel may wait for programs that have the

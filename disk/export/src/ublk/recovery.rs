@@ -12,6 +12,15 @@ use headstart_block::Digest;
 const CONTENT_BITS: u32 = 24;
 const CONTENT: u64 = (1 << CONTENT_BITS) - 1;
 
+/// The flag of a device that a user without privileges has made, by the driver's interface.
+const UNPRIVILEGED: u64 = 1 << 5;
+
+/// `true` if a device with these flags is one that this user's processes have made, so that its word is believed: a user
+/// without privileges may write another disk's there, and would then be given that disk's content.
+pub(super) fn is_believed(flags: u64, owner: u32, user: u32) -> bool {
+    flags & UNPRIVILEGED == 0 && owner == user
+}
+
 /// The word at the driver by which a device is known as that of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DeviceMark(u64);
@@ -52,6 +61,8 @@ pub(super) struct FoundDevice {
     pub(super) recovers: bool,
     /// `true` if it was never started, or was stopped.
     pub(super) is_dead: bool,
+    /// In bytes.
+    pub(super) size: u64,
 }
 
 /// The fate of the devices of a disk whose next process begins.
@@ -64,11 +75,12 @@ pub(super) struct TakeoverPlan {
 }
 
 impl TakeoverPlan {
-    /// The plan for the disk that has a mark. Devices of others are not touched.
-    pub(super) fn of(found: &[FoundDevice], mark: DeviceMark) -> Self {
+    /// The plan for the disk that has a mark and a size. Devices of others are not touched.
+    pub(super) fn of(found: &[FoundDevice], mark: DeviceMark, size: u64) -> Self {
         let mut plan = Self::default();
         for device in found.iter().filter(|device| mark.is_of_disk(device.word)) {
-            let is_same = device.word == mark.word() && device.recovers && !device.is_dead;
+            let is_same =
+                device.word == mark.word() && device.size == size && device.recovers && !device.is_dead;
             if is_same && plan.take.is_none() {
                 plan.take = Some(device.number);
             } else {
@@ -89,7 +101,7 @@ mod tests {
     }
 
     fn found(number: u32, mark: DeviceMark) -> FoundDevice {
-        FoundDevice { number, word: mark.word(), recovers: true, is_dead: false }
+        FoundDevice { number, word: mark.word(), recovers: true, is_dead: false, size: 4096 }
     }
 
     #[test]
@@ -111,10 +123,10 @@ mod tests {
         let vm = mark("vm-1", "abc", 4096);
         let others = [
             found(0, mark("vm-2", "abc", 4096)),
-            FoundDevice { number: 1, word: 0, recovers: true, is_dead: false },
+            FoundDevice { number: 1, word: 0, recovers: true, is_dead: false, size: 4096 },
         ];
-        assert_eq!(TakeoverPlan::of(&others, vm), TakeoverPlan::default());
-        let plan = TakeoverPlan::of(&[others[0], found(3, vm), others[1]], vm);
+        assert_eq!(TakeoverPlan::of(&others, vm, 4096), TakeoverPlan::default());
+        let plan = TakeoverPlan::of(&[others[0], found(3, vm), others[1]], vm, 4096);
         assert_eq!(plan, TakeoverPlan { take: Some(3), remove: vec![] });
     }
 
@@ -125,11 +137,20 @@ mod tests {
             found(0, mark("vm-1", "before", 4096)),
             FoundDevice { is_dead: true, ..found(1, vm) },
             FoundDevice { recovers: false, ..found(2, vm) },
-            found(3, vm),
+            // Its mark is the disk's by chance: 24 bits are of the size.
+            FoundDevice { size: 8192, ..found(3, vm) },
             found(4, vm),
+            found(5, vm),
         ];
-        let plan = TakeoverPlan::of(&devices, vm);
-        assert_eq!(plan, TakeoverPlan { take: Some(3), remove: vec![0, 1, 2, 4] });
-        assert_eq!(TakeoverPlan::of(&devices[..3], vm).take, None);
+        let plan = TakeoverPlan::of(&devices, vm, 4096);
+        assert_eq!(plan, TakeoverPlan { take: Some(4), remove: vec![0, 1, 2, 3, 5] });
+        assert_eq!(TakeoverPlan::of(&devices[..4], vm, 4096).take, None);
+    }
+
+    #[test]
+    fn a_device_of_another_user_is_not_believed() {
+        assert!(is_believed(0, 0, 0) && is_believed(!UNPRIVILEGED, 1000, 1000));
+        assert!(!is_believed(UNPRIVILEGED, 0, 0), "made by a user without privileges");
+        assert!(!is_believed(0, 1000, 0) && !is_believed(0, 0, 1000));
     }
 }
