@@ -92,12 +92,50 @@ rm one/big one/more
 start_snapshotter
 freed=$(fill one new 3)
 label=$(snapshots info two | grep -c 'headstart.quota')
+# A container may have a file for each 4 KiB of its limit, 4096 at least.
+mkdir two/files
+many=$( (cd two/files && seq 5000 | xargs touch) 2>&1 | sed -n 's/.*: //p' | sort -u | head -n 1)
+files="$(find two/files -type f | wc -l) $many"
+rm -r two/files
+
 # A removed snapshot gives its project back.
+project() {
+    perl "$here/project.pl" "$@" 2>&1
+}
+device=$(findmnt -n -o SOURCE root)
+own=$(project of one)
+directory=$(findmnt -n -o FS-OPTIONS one | tr , '\n' | sed -n 's:^upperdir=\(.*\)/fs$:\1:p')
+held=$(project limits "$device" "$own")
 umount one
 snapshots remove one || failed "remove"
+# containerd has its plugins remove what it has removed itself when it collects garbage.
+lease=$(ctr --address /run/containerd.sock leases create)
+ctr --address /run/containerd.sock leases delete --sync "$lease" >lease.log 2>&1
+for _ in $(seq 300); do
+    [ -d "$directory" ] || break
+    sleep 0.2
+done
+[ -d "$directory" ] && failed "$directory is still there"
+released=$(project limits "$device" "$own")
+
+mkdir two/free
+chown 1000:1000 two/free
+
+# Its number is no successor of another's, so no container knows the next ones.
 prepare three base
 three=$(fill three big 8)
 left=$(fill two most 3)
+apart=$(($(project of three) - $(project of two)))
+
+# The owner of a directory takes the project from it, without a capability, and passes the limit: the docs say so. In a
+# user namespace of its own it cannot.
+plain() {
+    setpriv --reuid 1000 --regid 1000 --clear-groups --inh-caps=-all --bounding-set=-all "$@"
+}
+mapped=$(plain unshare --user --map-root-user perl "$here/project.pl" set two/free 0 2>&1)
+taken=$(plain perl "$here/project.pl" set two/free 0 2>&1)
+escaped=$(plain dd if=/dev/zero of=two/free/big bs=64k count=128 conv=fsync 2>&1 | tail -n 1 | cut -d ' ' -f 1)
 umount two three
 end "done: unpacked $unpacked; sizes $sizes; one $one; two $two; again $again; freed $freed; label $label;" \
-    "three $three; left $left;"
+    "files $files; held $held; released $released; three $three; left $left; apart $apart; mapped $mapped;" \
+    "taken $taken; escaped $escaped;"

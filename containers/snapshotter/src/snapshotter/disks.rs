@@ -9,7 +9,7 @@ use super::opening::is_set_aside;
 use crate::fault::{FaultKind, FaultResult, SnapshotFault};
 use crate::layer_form::{is_disk_in_manifest, is_turbo};
 use crate::overlay::{SnapshotMount, mounts_of_disk, remove, usage_of};
-use crate::project_quota::{ProjectQuotas, project_of};
+use crate::project_quota::{LimitState, ProjectQuotas, project_of};
 use crate::record::{
     DiskAccess, SnapshotContent, SnapshotId, SnapshotLabels, SnapshotRecord, SnapshotState, SnapshotUsage,
 };
@@ -182,17 +182,44 @@ impl Snapshotter {
         Ok(())
     }
 
-    /// Holds the limit of an active snapshot that is a directory, if it has one and its file system can.
+    /// Holds the limit of an active snapshot that is a directory, if it has one and its file system can. A label says
+    /// so if it does not.
     pub(super) fn hold_limit(&self, key: &str, id: SnapshotId) -> FaultResult<()> {
         let Ok(quotas) = &self.quotas else { return Ok(()) };
-        let labels = self.table.read().get(key)?.labels.clone();
-        let Some(most) = self.recorded_quota_of(key, &labels) else { return Ok(()) };
+        let lock = self.lock_of(id);
+        let _locked = lock.lock();
+        let record = self.table.read().get(key)?.clone();
+        if record.id != id || record.state != SnapshotState::Active {
+            return Err(SnapshotFault::missing(key));
+        }
+        let Some(most) = self.recorded_quota_of(key, &record.labels) else { return Ok(()) };
         let [outer, upper, work] = [SnapshotPlace::Of(id), SnapshotPlace::Upper(id), SnapshotPlace::Work(id)]
             .map(|place| self.overlay.path(place));
-        if !quotas.hold(id.0, &outer, &[&upper, &work], most)? {
-            tracing::warn!(key, "it has files from before limits were held, and its own is not");
+        let note = match quotas.hold(&outer, &[&upper, &work], most)? {
+            LimitState::Held => None,
+            LimitState::NotHeld(why) => Some(format!("not held: {why}")),
+        };
+        self.note_limit(key, id, note)
+    }
+
+    /// Records the label of a snapshot whose limit is not held, or takes it away. The caller has the lock of the
+    /// snapshot.
+    pub(super) fn note_limit(&self, key: &str, id: SnapshotId, note: Option<String>) -> FaultResult<()> {
+        let mut journal = self.journal.lock();
+        let record = self.table.read().get(key)?.clone();
+        if record.id != id || record.labels.get(QUOTA_LABEL) == note.as_ref() {
+            return Ok(());
         }
-        Ok(())
+        let mut labels = record.labels;
+        match note {
+            Some(note) => {
+                tracing::warn!(key, "the limit of a container's space is {note}");
+                labels.insert(QUOTA_LABEL.to_owned(), note);
+            }
+            None => drop(labels.remove(QUOTA_LABEL)),
+        }
+        let steps = self.table.read().update(key, &labels, &[], self.now())?;
+        self.carry_out(&mut journal, steps).map(drop)
     }
 
     /// The project by which the space of a snapshot's directory is limited, if it has one.

@@ -15,7 +15,9 @@ fn disks_get_their_limits_and_other_snapshots_a_label() {
         quota: Some(5000),
         ..SnapshotterSettings::new(&root)
     };
-    let (snapshotter, _) = Snapshotter::open(settings, Box::new(source_in(dir.path())), clock()).unwrap();
+    let (mut snapshotter, _) = Snapshotter::open(settings, Box::new(source_in(dir.path())), clock()).unwrap();
+    // The file system of the tests may have project quotas; that of the kernel's own files has none.
+    snapshotter.quotas = ProjectQuotas::open(Path::new("/proc"));
     let target = SnapshotLabels::from([(TARGET_LABEL.to_owned(), "disk 1".to_owned())]);
     snapshotter.prepare("unpack", "", target).unwrap_err();
     let wants = |size: &str, mode: &str| {
@@ -40,7 +42,6 @@ fn disks_get_their_limits_and_other_snapshots_a_label() {
         match most {
             Some("") => assert_eq!((note, given.is_err()), (None, true), "{key} is unpacked"),
             Some(most) => assert_eq!((note, given.unwrap().as_str()), (None, most), "{key}"),
-            // The file system of the tests has no project quotas.
             None => {
                 let note = note.unwrap();
                 assert!(
@@ -69,6 +70,27 @@ fn a_limit_that_is_no_size_is_refused_by_name() {
     assert_eq!(fault.kind, FaultKind::InvalidArgument);
     // Layers that are unpacked have no limit, whatever is said of one.
     snapshotter.prepare("k8s.io/7/extract-1 x", "", limited("lots")).unwrap();
+}
+
+#[test]
+fn a_label_says_why_a_limit_is_not_held_until_it_is() {
+    let dir = TempDir::new().unwrap();
+    let (snapshotter, _) = open(dir.path());
+    let labels = SnapshotLabels::from([(MAX_SIZE.to_owned(), "2M".to_owned())]);
+    snapshotter.prepare("a", "", labels).unwrap();
+    let id = snapshotter.stat("a").unwrap().id;
+    let note = |key: &str| snapshotter.stat(key).unwrap().labels.get(NOT_HELD).cloned();
+    for wanted in [Some("not held: no number"), Some("not held: it has files"), None] {
+        let wanted = wanted.map(str::to_owned);
+        snapshotter.note_limit("a", id, wanted.clone()).unwrap();
+        assert_eq!(note("a"), wanted);
+        assert_eq!(snapshotter.stat("a").unwrap().labels[MAX_SIZE], "2M");
+    }
+    // A snapshot that has taken its key meanwhile is another one.
+    snapshotter.remove("a").unwrap();
+    snapshotter.prepare("a", "", no_labels()).unwrap();
+    snapshotter.note_limit("a", id, Some("not held: late".to_owned())).unwrap();
+    assert_eq!(note("a"), None);
 }
 
 #[test]
