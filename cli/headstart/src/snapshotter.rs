@@ -171,8 +171,8 @@ pub(crate) struct SnapshotterArgs {
     empty_disk: Option<ByteSize>,
     /// The most space that a container's writes may take, unless its label containerd.io/snapshot/max-size says
     /// otherwise, such as 10G. Disks hold it: dir says "no space left", dev gives I/O errors and takes 16M at least. On
-    /// overlayfs it is held where the file system of --root has project quotas (ext4, XFS); where it has not, the label
-    /// containerd.io/snapshot/headstart.quota says so [default: no limit]
+    /// overlayfs it is held, against mistakes and not each attacker, where the file system of --root has project quotas
+    /// (ext4, XFS); where it has not, the label containerd.io/snapshot/headstart.quota says so [default: no limit]
     #[arg(long, value_name = "SIZE", help_heading = CONTAINERS)]
     container_quota: Option<ByteSize>,
     /// An option for every mount of overlayfs, such as volatile (may be repeated)
@@ -198,8 +198,19 @@ impl SnapshotterArgs {
         Arc::new(PullSecrets::new(path, self.offline_limit))
     }
 
+    /// The most bytes of a container.
+    fn quota(&self) -> Result<Option<u64>> {
+        match self.container_quota {
+            Some(ByteSize(0)) => Err(Error::invalid("no container could write anything")
+                .about("--container-quota 0")
+                .remedy("leave it out for no limit, or give a size such as 10G")),
+            quota => Ok(quota.map(|ByteSize(size)| size)),
+        }
+    }
+
     fn run_on(&self, runtime: &Runtime, terminal: &Terminal, json: bool) -> Result<()> {
         self.attach_by.check()?;
+        let quota = self.quota()?;
         let root = self.root.clone().unwrap_or_else(|| state_dir().join("snapshotter"));
         let socket = self.socket.clone().unwrap_or_else(|| run_dir().join(SOCKET));
         let (mut words, mut stores) = (self.store.words(), self.store.settings_to_serve()?);
@@ -236,7 +247,7 @@ impl SnapshotterArgs {
         let settings = SnapshotterSettings {
             mount_options: self.mount_option.clone(),
             own_disks: self.writable.access(),
-            quota: self.container_quota.map(|ByteSize(size)| size),
+            quota,
             ..SnapshotterSettings::new(&root)
         };
         let (snapshotter, report) = Snapshotter::open(settings, Box::new(trees), now)?;

@@ -21,6 +21,10 @@ fn what_this_host_cannot_do_is_refused_at_the_start() {
         &format!("snapshotter {PLACES} --empty-disk 1k"),
         &["--empty-disk 1 KiB: ", "choose a size from 1 MiB to 16 TiB"],
     );
+    scene.fails(
+        &format!("snapshotter {PLACES} --container-quota 0"),
+        &["--container-quota 0: ", "leave it out for no limit"],
+    );
     assert!(!scene.path("snap.sock").exists());
 }
 
