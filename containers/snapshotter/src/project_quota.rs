@@ -9,17 +9,17 @@
 //! # Mistakes and attackers
 //!
 //! The limits hold back mistakes. The owner of a file may give it another project, and take the mark from a directory,
-//! without any capability (`FS_IOC_FSSETXATTR`, which overlayfs passes on): so a program of a container passes its
-//! limit if it means to. The kernel refuses that to processes in a user namespace other than the first, and a filter of
-//! system calls can refuse it to others.
+//! without any capability (`FS_IOC_FSSETXATTR` and `FS_IOC_SETFLAGS`, which overlayfs passes on): so a program of a
+//! container passes its limit if it means to. The kernel refuses that to processes in a user namespace other than the
+//! first, and a filter of system calls can refuse it to others.
 //!
 //! # Numbers
 //!
 //! The numbers of projects are drawn from [`SPAN`] ones, from [`FIRST`] on. Other programs, or the snapshots of another
 //! root directory on that file system, may have some of them: a number is free if the file system counts no file for
 //! it. So nothing is recorded. The number of a snapshot is read back from its directory, and is free again when that is
-//! gone. As numbers are drawn, nobody takes all of the next ones with empty files, and a container does not know those
-//! of others, which it could charge with its own files. A search through all of them finds them.
+//! gone. As numbers are drawn, no container takes all of the next ones with empty files, or knows those of others, which
+//! it could charge with its own files. A search through all of them finds them.
 
 use headstart_block::{Error, Result};
 use libc::{c_long, dqblk};
@@ -201,7 +201,7 @@ fn files_of(most: u64) -> u64 {
     if most == 0 { 0 } else { most.div_ceil(BYTES_A_FILE).max(LEAST_FILES) }
 }
 
-/// Draws a number that nobody can foresee: the hashers of the standard library have secret keys.
+/// Draws a number that cannot be foreseen: the hashers of the standard library have secret keys.
 fn draw() -> u64 {
     RandomState::new().hash_one(())
 }

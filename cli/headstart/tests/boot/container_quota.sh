@@ -118,8 +118,8 @@ done
 [ -d "$directory" ] && failed "$directory is still there"
 released=$(project limits "$device" "$own")
 
-mkdir two/free
-chown 1000:1000 two/free
+mkdir two/free two/loose
+chown 1000:1000 two/free two/loose
 
 # Its number is no successor of another's, so no container knows the next ones.
 prepare three base
@@ -127,14 +127,22 @@ three=$(fill three big 8)
 left=$(fill two most 3)
 apart=$(($(project of three) - $(project of two)))
 
-# The owner of a directory takes the project from it, without a capability, and passes the limit: the docs say so. In a
-# user namespace of its own it cannot.
+# The owner of a directory takes the project from it, or the mark "inherit", without a capability, and passes the limit:
+# the docs say so. In a user namespace of its own it cannot.
 plain() {
     setpriv --reuid 1000 --regid 1000 --clear-groups --inh-caps=-all --bounding-set=-all "$@"
 }
-mapped=$(plain unshare --user --map-root-user perl "$here/project.pl" set two/free 0 2>&1)
+namespaced() {
+    plain unshare --user --map-root-user "$@" 2>&1
+}
+mapped=$(namespaced perl "$here/project.pl" set two/free 0; namespaced chattr -P two/loose | sed 's/ while.*//')
 taken=$(plain perl "$here/project.pl" set two/free 0 2>&1)
-escaped=$(plain dd if=/dev/zero of=two/free/big bs=64k count=128 conv=fsync 2>&1 | tail -n 1 | cut -d ' ' -f 1)
+plain chattr -P two/loose
+escaped=$(for place in free loose; do
+    plain dd if=/dev/zero of=two/$place/big bs=64k count=128 conv=fsync 2>&1 | tail -n 1 | cut -d ' ' -f 1
+done)
+mapped=$(echo $mapped)
+escaped=$(echo $escaped)
 umount two three
 end "done: unpacked $unpacked; sizes $sizes; one $one; two $two; again $again; freed $freed; label $label;" \
     "files $files; held $held; released $released; three $three; left $left; apart $apart; mapped $mapped;" \
