@@ -55,6 +55,24 @@ impl KnownFiles {
         })
     }
 
+    /// Forgets a thing. One that is not known is no error.
+    ///
+    /// # Errors
+    /// The file cannot be removed; [`ErrorKind::Denied`] if the directory belongs to another user.
+    pub(crate) fn remove(&self, name: &str) -> Result<()> {
+        let path = self.path(name);
+        let dir = match GuardedDir::open_own(&self.dir) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            dir => dir?,
+        };
+        match dir.remove_file(&Self::file_name(name)) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                Err(Error::io(format!("cannot forget {}", self.about), e).about(path.display()))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The last content that was remembered about a thing; `None` if there is none, or if it cannot be read, which is
     /// logged.
     pub(crate) fn read(&self, name: &str) -> Option<Vec<u8>> {

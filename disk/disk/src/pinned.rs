@@ -7,10 +7,10 @@
 
 use crate::known_files::KnownFiles;
 use crate::known_images::{self, KnownImages};
-use headstart_block::{Digest, Error, Result};
+use headstart_block::{Digest, Result};
+use headstart_image::disk_form::FormWish;
 use headstart_image::manifest::MAX_MANIFEST_SIZE;
 use headstart_store::Selector;
-use std::io::ErrorKind;
 use std::path::Path;
 
 /// The manifests of a cache's pinned images, which the hosts of a swarm keep jointly, and the records of the images
@@ -50,7 +50,7 @@ impl PinnedImages {
     /// # Errors
     /// The error of writing the file.
     pub fn resolve(&self, store: &str, selector: &Selector, manifest: &[u8]) -> Result<()> {
-        self.tags.remember(&known_images::name(store, selector), &Digest::of(manifest), manifest)
+        self.tags.remember_for(store, selector, FormWish::Newest, (&Digest::of(manifest), manifest))
     }
 
     /// Returns `true` if the image that `selector` in `store` means is recorded, from a pin or from an answer
@@ -65,13 +65,7 @@ impl PinnedImages {
     /// # Errors
     /// The error of removing the file.
     pub fn remove(&self, digest: &Digest) -> Result<()> {
-        let path = self.manifests.path(&digest.to_string());
-        match std::fs::remove_file(&path) {
-            Err(e) if e.kind() != ErrorKind::NotFound => {
-                Err(Error::io("cannot remove", e).about(path.display()))
-            }
-            _ => Ok(()),
-        }
+        self.manifests.remove(&digest.to_string())
     }
 
     /// The manifest of that digest.
