@@ -245,13 +245,13 @@ impl fmt::Display for TrainReport {
             write!(f, ": {output} ({})", ByteSize(bytes))?;
         }
         for published in &self.published {
-            let PublishedPlans { image, subject, form, digest, generation, is_new, .. } = published;
+            let PublishedPlans { image, subject, form, turbo, digest, generation, is_new, .. } = published;
             let what = if *is_new { "published" } else { "published before, unchanged" };
-            let form = form.as_ref().map(|kind| format!(" (its {} form {subject})", printable::line(kind)));
+            let form = form.as_ref().map(|kind| format!(" (its {} form {subject})", kind_of(kind, *turbo)));
             write!(f, "\n{image}{}: {what}, generation {generation}, {digest}", form.unwrap_or_default())?;
         }
-        for LeftOut { image, file_system, reason } in &self.left_out {
-            let kind = file_system.as_ref().map(|kind| format!(" ({})", printable::line(kind)));
+        for LeftOut { image, file_system, turbo, reason } in &self.left_out {
+            let kind = file_system.as_ref().map(|kind| format!(" ({})", kind_of(kind, *turbo)));
             write!(f, "\n{image}{}: NOT published: {}", kind.unwrap_or_default(), printable::line(reason))?;
         }
         if !self.skipped.is_empty() {
@@ -259,6 +259,12 @@ impl fmt::Display for TrainReport {
         }
         Ok(())
     }
+}
+
+/// The words for a form with that file system.
+fn kind_of(file_system: &str, turbo: Option<bool>) -> String {
+    let turbo = if turbo == Some(true) { ", turbo" } else { "" };
+    format!("{}{turbo}", printable::line(file_system))
 }
 
 fn write_counted(f: &mut fmt::Formatter<'_>, counted: &CountedBoots) -> fmt::Result {

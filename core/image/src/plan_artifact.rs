@@ -16,6 +16,7 @@
 //! | `dev.headstart.plan.generation` | the number of times that a plan was published: the highest is the newest |
 //! | `dev.headstart.plan.traces` | the number of recorded boots from which the plan was made |
 //! | `dev.headstart.plan.policy` | the policy that made the plan |
+//! | `dev.headstart.plan.disk-of` | other images with the same disk, whose names the plan and its boots may have |
 //!
 //! There are no dates: the same plan published as the same generation is the same artifact, byte for byte. Publishing a
 //! plan that is published already changes nothing. Several plans may be listed, because two hosts published at once, or
@@ -47,6 +48,13 @@ pub const TRACES: &str = "dev.headstart.plan.traces";
 /// Key of an annotation: the name of the policy (planning algorithm) that made the plan.
 pub const POLICY: &str = "dev.headstart.plan.policy";
 
+/// Key of an annotation: the digests, with commas between them, of images with the same disk that the image has taken
+/// the place of. The plan, and the boots that it was made from, may have the names of these.
+pub const DISK_OF: &str = "dev.headstart.plan.disk-of";
+
+/// The most images that are named as having the same disk; the latest.
+const DISK_OF_MOST: usize = 8;
+
 /// The largest plan file that is accepted from a store, in bytes. The plan file of one image usually has some
 /// hundred kilobytes.
 pub const PLAN_MAX: u64 = 64 << 20;
@@ -64,6 +72,8 @@ pub struct About {
     pub traces: u64,
     /// The name of the policy (planning algorithm) that made the plan; empty if that is not known.
     pub policy: String,
+    /// The images with the same disk that the image has taken the place of, the latest first.
+    pub disk_of: Vec<Digest>,
 }
 
 /// Describes the plan that [`publish`] left in the store.
@@ -125,8 +135,10 @@ impl Artifact {
         })?;
         let annotation = |key| value["annotations"][key].as_str();
         let number = |key| annotation(key).and_then(|text| text.parse().ok()).unwrap_or_default();
-        let about =
-            About { traces: number(TRACES), policy: annotation(POLICY).unwrap_or_default().to_owned() };
+        let text = |key| annotation(key).unwrap_or_default();
+        let disk_of = text(DISK_OF).split(',').take(DISK_OF_MOST).filter_map(|text| text.parse().ok());
+        let (traces, policy) = (number(TRACES), text(POLICY).to_owned());
+        let about = About { traces, policy, disk_of: disk_of.collect() };
         let digest = Digest::of(&bytes);
         Ok(Self { generation: number(GENERATION), manifest: bytes, digest, file, size, about })
     }
@@ -190,8 +202,9 @@ enum Wanted {
     File,
 }
 
-/// `true` if an error says that an artifact is not valid, rather than that the store fails.
-pub(crate) fn is_unsound(error: &Error) -> bool {
+/// Returns `true` if an error says that an artifact is not valid, rather than that the store fails.
+#[must_use]
+pub fn is_unsound(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Corrupt | ErrorKind::Unsupported)
 }
 
@@ -287,6 +300,39 @@ pub async fn publish(
     Ok(Published { digest: written?, generation, is_new: true })
 }
 
+/// The plan of an image that another with the same disk is to take the place of, with the names of that disk. An error
+/// is only logged.
+pub(crate) async fn inherited(store: &dyn Store, old: Option<Digest>) -> Option<FoundPlan> {
+    let old = old?;
+    let found = find(store, &old).await;
+    let found = found.inspect_err(|error| tracing::warn!(%error, "the plan of the form before is lost"));
+    let mut plan = found.ok()??;
+    let known = &mut plan.about.disk_of;
+    known.retain(|known| *known != old);
+    known.insert(0, old);
+    known.truncate(DISK_OF_MOST);
+    Some(plan)
+}
+
+/// Publishes an [`inherited`] plan with the image that has taken the place of the old one, unless it has one of its
+/// own. `manifest` is the manifest of that image, which the store has. An error is only logged.
+pub(crate) async fn hand_down(store: &Arc<dyn Store>, plan: Option<FoundPlan>, manifest: &Bytes) {
+    let Some(plan) = plan else { return };
+    if let Err(error) = put_inherited(store, &plan, manifest).await {
+        tracing::warn!(%error, "the plan of the form before is lost");
+    }
+}
+
+async fn put_inherited(store: &Arc<dyn Store>, plan: &FoundPlan, manifest: &Bytes) -> Result<()> {
+    let image = Digest::of(manifest);
+    if !listed(&**store, &image).await?.is_empty() {
+        return Ok(());
+    }
+    let artifact = manifest_of(image, manifest, &plan.bytes, plan.generation, &plan.about);
+    put_blobs(store, &[&plan.bytes]).await?;
+    store.put_referrer(&image, MANIFEST_OCI, artifact.into(), &[]).await.map(drop)
+}
+
 /// Writes the small blobs that are not there yet, and the empty config.
 pub(crate) async fn put_blobs(store: &Arc<dyn Store>, blobs: &[&Bytes]) -> Result<()> {
     for bytes in blobs.iter().map(|bytes| &bytes[..]).chain([EMPTY_CONFIG]) {
@@ -300,11 +346,15 @@ pub(crate) async fn put_blobs(store: &Arc<dyn Store>, blobs: &[&Bytes]) -> Resul
 
 /// The artifact's manifest: the same for the same plan and generation.
 fn manifest_of(image: Digest, subject: &[u8], plan: &[u8], generation: u64, about: &About) -> Vec<u8> {
-    let annotations = BTreeMap::from([
+    let mut annotations = BTreeMap::from([
         (GENERATION, generation.to_string()),
         (TRACES, about.traces.to_string()),
         (POLICY, about.policy.clone()),
     ]);
+    if !about.disk_of.is_empty() {
+        let known: Vec<_> = about.disk_of.iter().map(Digest::to_string).collect();
+        annotations.insert(DISK_OF, known.join(","));
+    }
     let artifact = json!({
         "schemaVersion": 2,
         "mediaType": MANIFEST_OCI,

@@ -429,8 +429,12 @@ impl Transfer<'_> {
             PublishedAs::Tag(tag) => target.put_manifest(&media_type, bytes, Some(tag)).await,
             PublishedAs::Digest => target.put_manifest(&media_type, bytes, None).await,
             PublishedAs::Referrer(subject) => {
-                let old = self.replaced(subject, manifest, Digest::of(&bytes)).await?;
-                target.put_referrer(subject, &media_type, bytes, &old).await
+                let (old, same) = self.replaced(subject, manifest, Digest::of(&bytes)).await?;
+                // A registry deletes plans with the form that they belong to.
+                let inherited = plan_artifact::inherited(&**target, same).await;
+                let stored = target.put_referrer(subject, &media_type, bytes.clone(), &old).await?;
+                plan_artifact::hand_down(target, inherited, &bytes).await;
+                Ok(stored)
             }
             PublishedAs::Index { tag, index } => {
                 let stored = target.put_manifest(&media_type, bytes, None).await?;
@@ -441,23 +445,33 @@ impl Transfer<'_> {
     }
 
     /// The artifacts of `subject` that the new one takes the place of. One whose file system can be written to takes no
-    /// place of one that is only read, nor the other way round: hosts choose between the two.
-    async fn replaced(&self, subject: &Digest, new: &Manifest, digest: Digest) -> Result<Vec<Digest>> {
+    /// place of one that is only read, nor the other way round: hosts choose between the two. Returns also the newest
+    /// of them that has the same disk.
+    async fn replaced(
+        &self,
+        subject: &Digest,
+        new: &Manifest,
+        digest: Digest,
+    ) -> Result<(Vec<Digest>, Option<Digest>)> {
         let listed = self.target.referrers(subject, new.artifact_type()).await?;
         // Hosts take the newest, which this one is also if it was published before.
-        let mut replaced = vec![digest];
+        let (mut replaced, mut same) = (vec![digest], None);
         for old in newest(&listed).filter(|old| *old != digest) {
             let found = self.target.manifest(&Selector::Digest(old)).await;
-            let is_of_other_kind = match found {
-                Ok((_, bytes)) => {
-                    Manifest::parse(&bytes).is_ok_and(|old| old.is_only_read() != new.is_only_read())
-                }
-                Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Corrupt) => false,
+            let manifest = match found {
+                Ok((_, bytes)) => Manifest::parse(&bytes).ok(),
+                Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Corrupt) => None,
                 Err(error) => return Err(error),
             };
-            replaced.extend((!is_of_other_kind).then_some(old));
+            if manifest.as_ref().is_some_and(|old| old.is_only_read() != new.is_only_read()) {
+                continue;
+            }
+            replaced.push(old);
+            if manifest.is_some_and(|old| old.has_disk_of(new)) {
+                same.get_or_insert(old);
+            }
         }
-        Ok(replaced)
+        Ok((replaced, same))
     }
 
     /// Copies the plan; an error is not fatal, because an image is worth copying without its plan, too.

@@ -205,7 +205,10 @@ async fn artifact(query: Arc<PlanQuery>, entrypoint: String) -> Result<Option<Pl
     let Some(found) = found else { return Ok(None) };
     let about = |e: Error| e.about(format!("artifact {}", found.digest));
     let all = PlanFile::open(&found.bytes[..]).and_then(|file| file.read_all()).map_err(about)?;
-    let of_image = [query.image(), query.digest].map(|digest| digest.to_string());
+    // A plan that was handed down with the disk has the name of the image before.
+    let same = found.about.disk_of.iter().copied();
+    let of_image: Vec<_> =
+        [query.image(), query.digest].into_iter().chain(same).map(|of| of.to_string()).collect();
     let (_, plans) = all
         .sole()
         .filter(|(key, _)| of_image.contains(&key.image))

@@ -96,7 +96,7 @@ impl OrderRequest {
         let only = Plans::of_chosen(plans.clone(), &of_all, &name);
         let mut file = Vec::new();
         only.write(&mut file)?;
-        let about = About { traces: only.provenance().traces, policy: of_all.policy };
+        let about = About { traces: only.provenance().traces, policy: of_all.policy, ..About::default() };
         Ok(Chosen { plans, file, about })
     }
 

@@ -6,13 +6,14 @@ use headstart_image::manifest::Manifest;
 use headstart_image::named_image::NamedImage;
 use headstart_image::open_image::OpenImage;
 use headstart_image::optimize::boot_order;
-use headstart_image::plan_artifact::{self, About, FoundPlan};
+use headstart_image::plan_artifact::{self, About, FoundPlan, is_unsound};
 use headstart_image::reference::{Reference, Selector};
 use headstart_image::store::by_digest;
 use headstart_image::store_access::{StoreAccess, StoredImage};
 use headstart_plan::artifact::PlanFile;
 use headstart_plan::knowledge::{Knowledge, RecordedImage};
 use headstart_plan::train::Plans;
+use headstart_store::Store;
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -86,9 +87,13 @@ struct TrainedForm {
     known_as: Digest,
     /// The names that boots with this disk have for it, its own first.
     names: Vec<String>,
+    /// The images with the same disk that it has taken the place of.
+    disk_of: Vec<Digest>,
     /// The size of its disk, if the manifest has it.
     size: Option<u64>,
     file_system: Option<String>,
+    /// `true` if its data is in the container's layers.
+    turbo: bool,
     /// The words on which its disk depends, if it was made of a container's image.
     disk: Option<String>,
 }
@@ -105,20 +110,43 @@ impl TrainedForm {
             digest,
             known_as,
             names: vec![name],
+            disk_of: Vec::new(),
             size: manifest.virtual_size,
             file_system,
+            turbo: manifest.turbo_targets().next().is_some(),
             disk,
         }
     }
 
-    /// The key of its boots in `knowledge`, as [`key_of`] has it.
+    /// The key of its boots in `knowledge`, as [`key_of`] has it: of all boots with its disk, those under the name that
+    /// has the most, so that one stray boot hides no others. A name that the user gave goes first.
     fn key(&self, knowledge: &Knowledge) -> Option<RecordedImage> {
-        self.names.iter().find_map(|name| key_of(name, self.size, knowledge))
+        let is_given = self.names[0] != self.known_as.to_string();
+        let is_own_size = |key: &RecordedImage| self.size.is_none_or(|size| size == key.size);
+        let found = self.names.iter().enumerate().rev();
+        let found = found.filter_map(|(at, name)| Some((at, key_of(name, self.size, knowledge)?)));
+        // Another image with the same disk has one of the same size, whatever a plan states.
+        let usable = found.filter(|(at, (key, _))| *at == 0 || is_own_size(key));
+        let best = usable.max_by_key(|(at, (key, traces))| (*at == 0 && is_given, is_own_size(key), *traces));
+        best.map(|(_, (key, _))| key)
+    }
+
+    /// Adds the names of images with the same disk that it has taken the place of, as its plan states them.
+    async fn learn_names(&mut self, store: &dyn Store, manifest: &Manifest) -> Result<()> {
+        let found = match plan_artifact::find_known(store, &self.digest, manifest).await {
+            // The new plan takes the place of a damaged one.
+            Err(error) if is_unsound(&error) => None,
+            found => found?,
+        };
+        self.disk_of = found.map(|found| found.about.disk_of).unwrap_or_default();
+        self.names.extend(self.disk_of.iter().map(Digest::to_string));
+        Ok(())
     }
 
     fn left_out(&self, reason: String) -> LeftOut {
         let image = by_digest(&self.reference, self.digest).to_string();
-        LeftOut { image, file_system: self.file_system.clone(), reason }
+        let (file_system, turbo) = (self.file_system.clone(), Some(self.turbo));
+        LeftOut { image, file_system, turbo, reason }
     }
 }
 
@@ -132,7 +160,9 @@ impl<'a> Publication<'a> {
         let image = &named.reference;
         let StoredImage { store, digest, manifest } = stores.stored(image)?;
         let mut this = Self { image, forms: Vec::new(), unusable: Vec::new() };
-        this.forms.push(TrainedForm::new(image.clone(), digest, &manifest, &named.name));
+        let mut first = TrainedForm::new(image.clone(), digest, &manifest, &named.name);
+        stores.runtime.block_on(first.learn_names(&*store, &manifest))?;
+        this.forms.push(first);
         let has_forms = manifest.converted_from().is_some() && matches!(image.selector, Selector::Tag(_));
         let found = if has_forms { stores.runtime.block_on(forms(&*store, &image.selector))? } else { None };
         let others = found.map(|found| found.forms).unwrap_or_default();
@@ -145,10 +175,14 @@ impl<'a> Publication<'a> {
         {
             let reference = by_digest(image, other);
             match manifest {
-                Ok(manifest) => this.forms.push(TrainedForm::new(reference, other, &manifest, "")),
+                Ok(manifest) => {
+                    let mut form = TrainedForm::new(reference, other, &manifest, "");
+                    stores.runtime.block_on(form.learn_names(&*store, &manifest))?;
+                    this.forms.push(form);
+                }
                 Err(error) => {
                     let (image, reason) = (reference.to_string(), error.to_string());
-                    this.unusable.push(LeftOut { image, file_system: None, reason });
+                    this.unusable.push(LeftOut { image, file_system: None, turbo: None, reason });
                 }
             }
         }
@@ -158,10 +192,13 @@ impl<'a> Publication<'a> {
 
     /// Gives each form the names of the others with the same disk.
     fn share_names(&mut self) {
-        let own: Vec<_> = self.forms.iter().map(|form| (form.disk.clone(), form.names[0].clone())).collect();
+        let of_form = |form: &TrainedForm| -> Vec<_> {
+            form.names.iter().map(|name| (form.disk.clone(), name.clone())).collect()
+        };
+        let own: Vec<_> = self.forms.iter().flat_map(of_form).collect();
         for form in &mut self.forms {
             let is_same = |(disk, name): &&(Option<String>, String)| {
-                disk.is_some() && *disk == form.disk && form.names[0] != *name
+                disk.is_some() && *disk == form.disk && !form.names.contains(name)
             };
             let same: Vec<_> = own.iter().filter(is_same).map(|(_, name)| name.clone()).collect();
             form.names.extend(same);
@@ -203,11 +240,7 @@ impl<'a> Publication<'a> {
         let (mut published, mut left_out, mut first) = (Vec::new(), self.unusable.clone(), None);
         for form in &self.forms {
             let Some(key) = form.key(knowledge) else {
-                left_out.push(form.left_out(format!(
-                    "no boot was recorded on it, or on a form with the same disk: `headstart attach {}`, or a \
-                     container on a host that takes this form, records one; then train again",
-                    by_digest(self.image, form.digest)
-                )));
+                left_out.push(form.left_out(self.without_boots(form)));
                 continue;
             };
             match self.publish_one(form, &key, (plans, knowledge), stores) {
@@ -223,6 +256,19 @@ impl<'a> Publication<'a> {
             Some(error) => Err(error),
             None => Ok((published, left_out)),
         }
+    }
+
+    /// The reason why a form without boots got no plan.
+    fn without_boots(&self, form: &TrainedForm) -> String {
+        let image = by_digest(self.image, form.digest);
+        // No host takes this form by itself while there is one with data of its own.
+        let is_taken = !form.turbo || self.forms.iter().all(|other| other.turbo);
+        let container =
+            if is_taken { ", or a container on a host that takes this form, records" } else { " records" };
+        format!(
+            "no boot was recorded on it, or on a form with the same disk: `headstart attach {image}`{container} one; \
+             then train again"
+        )
     }
 
     fn publish_one(
@@ -242,7 +288,8 @@ impl<'a> Publication<'a> {
         let mut file = Vec::new();
         only.write(&mut file)?;
         let (bytes, provenance) = (file.len() as u64, only.provenance());
-        let about = About { traces: provenance.traces, policy: provenance.policy.clone() };
+        let (traces, policy) = (provenance.traces, provenance.policy.clone());
+        let about = About { traces, policy, disk_of: form.disk_of.clone() };
         // The artifact is for the image as it was found, even if its tag has moved on.
         let store = stores.store(&self.image.location)?;
         let publishing = plan_artifact::publish(&store, &form.digest, file.into(), &about);
@@ -252,6 +299,7 @@ impl<'a> Publication<'a> {
             image: self.image.to_string(),
             subject: form.digest.to_string(),
             form: form.file_system.clone().filter(|_| is_form),
+            turbo: is_form.then_some(form.turbo),
             digest: done.digest.to_string(),
             generation: done.generation,
             is_new: done.is_new,
@@ -260,10 +308,10 @@ impl<'a> Publication<'a> {
     }
 }
 
-/// The key of the boots of that name in `knowledge`, without an entrypoint. If there are boots on disks of several
-/// sizes, the key has the image's own size, if there are boots of that size, and otherwise the size with the most
-/// boots.
-fn key_of(name: &str, own: Option<u64>, knowledge: &Knowledge) -> Option<RecordedImage> {
+/// The key of the boots of that name in `knowledge`, without an entrypoint, and their number. If there are boots on
+/// disks of several sizes, the key has the image's own size, if there are boots of that size, and otherwise the size
+/// with the most boots.
+fn key_of(name: &str, own: Option<u64>, knowledge: &Knowledge) -> Option<(RecordedImage, u64)> {
     let mut sizes: BTreeMap<u64, u64> = BTreeMap::new();
     for (key, image) in knowledge.images() {
         if key.entrypoint_of(name).is_some() && image.traces() > 0 {
@@ -272,14 +320,17 @@ fn key_of(name: &str, own: Option<u64>, knowledge: &Knowledge) -> Option<Recorde
     }
     let rank = |(size, traces): &(u64, u64)| (Some(*size) == own, *traces, Reverse(*size));
     let best = sizes.into_iter().max_by_key(rank);
-    best.map(|(size, _)| RecordedImage { image: name.to_owned(), size })
+    best.map(|(size, traces)| (RecordedImage { image: name.to_owned(), size }, traces))
 }
 
 /// The error for an image of which there is no boot under this name.
 pub(crate) fn no_boots_of(name: &str, image: &Reference) -> Error {
     Error::new(ErrorKind::NotFound, format!("none of the boots is of {}", name.escape_debug()))
         .about(image)
-        .remedy("write NAME=IMAGE if they have another name for it; `headstart-lab trace stats` lists them")
+        .remedy(
+            "write NAME=IMAGE if they have a name of their own for it (`headstart-lab trace stats` lists them); boots \
+             of another digest are no boots of it: attach it to record one",
+        )
 }
 
 /// The result of publishing the plans of one image.
@@ -292,6 +343,9 @@ pub struct PublishedPlans {
     /// The file system of this form, if the image has several forms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub form: Option<String>,
+    /// `true` if the data of this form is in the container's layers, if the image has several forms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub turbo: Option<bool>,
     /// The digest of the manifest of the artifact that has the plans.
     pub digest: String,
     /// The number of times that plans were published for the image, from 1.
@@ -310,6 +364,9 @@ pub struct LeftOut {
     /// Its file system.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file_system: Option<String>,
+    /// `true` if its data is in the container's layers (`--mode turbo`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub turbo: Option<bool>,
     /// The reason, with what to do for a plan.
     pub reason: String,
 }

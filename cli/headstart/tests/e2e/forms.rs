@@ -84,7 +84,12 @@ fn plans_are_published_with_all_forms_whose_disk_the_boots_have_read_and_others_
         published.iter().map(|one| json!([one["subject"], one["is_new"]])).collect()
     };
     assert_eq!(subjects(&made), [json!([lz4, true]), json!([ext4, false])]);
-    assert_eq!(made["left_out"].as_array().unwrap().len(), 2, "{made}");
+    let left: Vec<_> =
+        made["left_out"].as_array().unwrap().iter().map(|left| left["turbo"].clone()).collect();
+    assert_eq!(left, [false, true], "{made}");
+    let said = scene.ok(&train("monday")).stdout;
+    let line = said.lines().find(|line| line.contains(&turbo)).unwrap();
+    assert!(line.contains("(ext4, turbo)") && !line.contains("container"), "{said}");
     let plan = scene.json("plan show --reference file://~/layout:app");
     assert_eq!(plan["order"][0][0], 3, "{plan}");
     let plans: Vec<_> =
@@ -102,4 +107,46 @@ fn plans_are_published_with_all_forms_whose_disk_the_boots_have_read_and_others_
     boots("other", "web", 0, 1);
     let all = "train --traces other --publish file://~/layout:app";
     scene.fails(all, &["layout:app", &ext4, &erofs, "none of the boots"]);
+}
+
+#[test]
+fn a_form_that_is_packed_anew_keeps_its_plan_and_the_boots_of_those_before() {
+    let scene = Scene::new();
+    image(&scene, "layout", &layers(&scene));
+    let first = convert(&scene, "--referrer");
+    let boots = |set: &str, name: &str, first: i64, at: i64| {
+        let places: Vec<_> = (0..12).map(|n| (at << 21) + n * 4096).collect();
+        data_sets::boots(&scene, set, (name, 256 << 20), first, (&places, 1));
+    };
+    let train = |set: &str| {
+        let words = "train --policy vmt-min --learned ~/learned --publish file://~/layout:app";
+        let made = scene.json(&format!("{words} --traces {set}"));
+        let published = made["published"].as_array().unwrap();
+        published.iter().map(|one| json!([one["subject"], one["is_new"]])).collect::<Vec<_>>()
+    };
+    boots("monday", &first, 0, 3);
+    assert_eq!(train("monday"), [json!([first, true])]);
+    let second = convert(&scene, "--referrer --codec lz4");
+    let generation = |number: u64| json!({ "generation": number, "traces": 5 });
+    assert_eq!(listed(&scene, &["digest", "plan"]), [[json!(second), generation(1)]]);
+    // The plan has the name of the form before. A disk of the new form follows it.
+    let plan = scene.json("plan show --reference file://~/layout:app");
+    assert_eq!(plan["order"][0][0], 3, "{plan}");
+    assert_eq!(train("monday"), [json!([second, true])]);
+    assert_eq!(train("monday"), [json!([second, false])]);
+    let third = convert(&scene, "--referrer --codec none");
+    assert_eq!(listed(&scene, &["digest", "plan"]), [[json!(third), generation(2)]]);
+    boots("tuesday", &first, 5, 3);
+    assert_eq!(train("tuesday"), [json!([third, true])]);
+    // Fewer boots of its own hide no others of the disk.
+    boots("stray", &third, 10, 1);
+    assert_eq!(train("stray"), [json!([third, false])]);
+    let plan = scene.json("plan show --reference file://~/layout:app");
+    assert_eq!(plan["order"][0][0], 3, "{plan}");
+    // Another disk inherits nothing.
+    let made = scene.json("image convert file://~/layout:app --size 512M --referrer");
+    let other = made["digest"].as_str().unwrap();
+    assert_eq!(listed(&scene, &["digest", "plan"]), [[json!(other), Value::Null]]);
+    let refused = "train --traces monday --publish file://~/layout:app";
+    scene.fails(refused, &["layout:app", other, "none of the boots", "record"]);
 }

@@ -72,6 +72,15 @@ impl Manifest {
 }
 
 impl Manifest {
+    /// `true` if both images were made of one container's image and have the same disk, however their layers are
+    /// packed.
+    pub(crate) fn has_disk_of(&self, other: &Self) -> bool {
+        match (self.converted_from(), other.converted_from()) {
+            (Some(own), Some(other)) => own.manifest == other.manifest && own.disk() == other.disk(),
+            _ => false,
+        }
+    }
+
     /// Returns the kind of file system on the disk of an image that was converted, such as `ext4`, as its annotations
     /// state it. `None` if they do not.
     #[must_use]

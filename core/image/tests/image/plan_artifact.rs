@@ -59,7 +59,7 @@ async fn digest(store: &Arc<dyn Store>) -> Digest {
 }
 
 fn about(traces: u64) -> About {
-    About { traces, policy: "search".to_owned() }
+    About { traces, policy: "search".to_owned(), ..About::default() }
 }
 
 /// A store that counts its writers, and may refuse their writes.
