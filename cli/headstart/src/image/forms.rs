@@ -1,13 +1,12 @@
 //! `headstart image inspect --forms`: the disks that a container's image was converted to.
 
 use headstart_block::words::count;
-use headstart_block::{ByteSize, Digest, Error, Result};
+use headstart_block::{ByteSize, Digest, Error, ErrorKind, Result};
 use headstart_command_line::printable;
 use headstart_command_line::report::{Fields, Outcome};
-use headstart_image::disk_form::{FormWish, wanted_form};
 use headstart_image::forms::{FormPlace, ImageForm, forms};
 use headstart_image::manifest::Manifest;
-use headstart_image::plan_artifact::find_known;
+use headstart_image::plan_artifact::{find_known, is_unsound};
 use headstart_image::reference::{Reference, Selector};
 use headstart_image::store_access::StoreAccess;
 use headstart_store::Store;
@@ -20,7 +19,10 @@ pub(super) struct Forms {
     /// The reference of the image.
     image: String,
     /// The digest of the container's image.
-    converted_from: String,
+    original: String,
+    /// `true` if `attach` takes forms by this name: a digest of the container's image names no disk.
+    #[serde(skip)]
+    is_attachable: bool,
     /// The forms, in the order in which they are looked at: of two of a kind, the newer one first.
     forms: Vec<Form>,
 }
@@ -82,36 +84,39 @@ impl Forms {
             )
             .remedy("leave out --forms"));
         };
-        let mut taken: [Option<Digest>; 2] = [None, None];
-        if matches!(image.selector, Selector::Tag(_)) {
-            for (taken, wish) in taken.iter_mut().zip([FormWish::Newest, FormWish::Writable]) {
-                *taken = Some(wanted_form(store, &image.selector, wish).await?.digest);
-            }
-        }
+        let taken = found.taken();
+        let leads_to_disk = found.forms.first().is_some_and(|form| form.place != FormPlace::Referrer);
+        let is_attachable = leads_to_disk || matches!(image.selector, Selector::Tag(_));
         let mut listed = Vec::new();
         for form in found.forms {
-            listed.push(Form::of(store, form, &taken).await);
+            listed.push(Form::of(store, form, &taken).await?);
         }
-        let converted_from = found.original.to_string();
-        Ok(Self { image: image.to_string(), converted_from, forms: listed })
+        let original = found.original.to_string();
+        Ok(Self { image: image.to_string(), original, is_attachable, forms: listed })
     }
 }
 
 impl Form {
-    async fn of(store: &dyn Store, form: ImageForm, taken: &[Option<Digest>; 2]) -> Self {
+    async fn of(store: &dyn Store, form: ImageForm, taken: &[Option<Digest>; 2]) -> Result<Self> {
         let ImageForm { digest, manifest, place } = form;
-        let mut problem = manifest.as_ref().err().map(ToString::to_string);
+        let mut problem = manifest.as_ref().err().map(|error| match error.kind() {
+            ErrorKind::NotFound => "gone: the store lists it, and has it no more".to_owned(),
+            _ => error.to_string(),
+        });
         let manifest = manifest.ok();
         let plan = match &manifest {
-            Some(manifest) => find_known(store, &digest, manifest).await.unwrap_or_else(|error| {
-                problem = Some(error.to_string());
-                None
-            }),
+            Some(manifest) => match find_known(store, &digest, manifest).await {
+                Err(error) if is_unsound(&error) => {
+                    problem = Some(error.to_string());
+                    None
+                }
+                found => found?,
+            },
             None => None,
         };
         let manifest = manifest.as_ref();
         let [is_for_reading, is_for_writing] = taken.map(|taken| taken == Some(digest));
-        Self {
+        Ok(Self {
             digest: digest.to_string(),
             place: match place {
                 FormPlace::Named => "named",
@@ -128,7 +133,7 @@ impl Form {
             is_for_reading,
             is_for_writing,
             problem,
-        }
+        })
     }
 
     /// The uses for which hosts take it.
@@ -146,8 +151,8 @@ impl Outcome for Forms {}
 
 impl fmt::Display for Forms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let made_from = self.converted_from.clone();
-        write!(f, "{}", Fields(&[("image", self.image.clone()), ("converted from", made_from)]))?;
+        let fields = [("image", self.image.clone()), ("original", self.original.clone())];
+        write!(f, "{}", Fields(&fields))?;
         if self.forms.is_empty() {
             return f.write_str("\n\nno forms yet: `headstart image convert` makes one");
         }
@@ -168,9 +173,13 @@ impl fmt::Display for Forms {
                 write!(f, "\n  {}", printable::line(problem))?;
             }
         }
-        f.write_str(
-            "\n\nreading: `attach`, and containers on overlayfs; writing: `attach --writable`, and containers on disks \
-             of their own",
-        )
+        let uses = if self.is_attachable {
+            "reading: `attach`, and containers on overlayfs; writing: `attach --writable`, and containers on disks of \
+             their own"
+        } else {
+            "reading: containers on overlayfs; writing: containers on disks of their own; `attach` takes a tag, or the \
+             digest of a form"
+        };
+        write!(f, "\n\n{uses}\nSTORED: with the hash trees")
     }
 }

@@ -34,11 +34,25 @@ fn the_forms_of_an_image_are_listed_with_the_ones_that_hosts_take() {
         [json!(turbo), json!("ext4"), json!(true), json!("referrer"), json!(false), json!(false)],
     ];
     assert_eq!(listed(&scene, &fields), all);
-    assert_eq!(scene.json("image inspect file://~/layout:app --forms")["converted_from"], original);
+    assert_eq!(scene.json("image inspect file://~/layout:app --forms")["original"], original);
     assert_eq!(listed(&scene, &["options"])[1], [json!("zstd,frame=32768,crc")]);
     let said = scene.ok("image inspect file://~/layout:app --forms").stdout;
     let line = said.lines().find(|line| line.contains(&ext4)).unwrap();
     assert!(line.contains("ext4") && line.contains("writing") && !line.contains("reading"), "{said}");
+    // Containers take them by the digest of the original, too; one by its own digest is the only one.
+    let of =
+        |name: &str| scene.json(&format!("image inspect file://~/layout@{name} --forms"))["forms"].clone();
+    let uses = |forms: &Value| -> Vec<[bool; 2]> {
+        let of_form =
+            |form: &Value| ["is_for_reading", "is_for_writing"].map(|use_| form[use_] == json!(true));
+        forms.as_array().unwrap().iter().map(of_form).collect()
+    };
+    assert_eq!(uses(&of(original.as_str().unwrap())), [[true, false], [false, true], [false, false]]);
+    let said =
+        scene.ok(&format!("image inspect file://~/layout@{} --forms", original.as_str().unwrap())).stdout;
+    assert!(said.contains("`attach` takes a tag, or the digest of a form"), "{said}");
+    assert_eq!(uses(&of(&erofs)), [[true, false], [false, false], [false, false]]);
+    assert_eq!(uses(&of(&turbo)), [[true, true], [false, false], [false, false]]);
     // What an index lists comes first.
     let indexed = convert(&scene, "--index --codec lz4");
     let fields = ["digest", "place", "is_for_reading", "is_for_writing"];
@@ -49,9 +63,14 @@ fn the_forms_of_an_image_are_listed_with_the_ones_that_hosts_take() {
     let problems = listed(&scene, &["digest", "problem"]);
     assert!(problems[1][0] == erofs && problems[1][1].is_string(), "{problems:?}");
     assert_eq!(problems[2], [json!(ext4), Value::Null]);
+    // One that was deleted is named as that.
+    let hex = turbo.strip_prefix("sha256:").unwrap();
+    fs::remove_file(scene.path("layout/blobs/sha256").join(hex)).unwrap();
+    let problems = listed(&scene, &["digest", "problem"]);
+    assert!(problems[3][0] == turbo && problems[3][1].as_str().unwrap().starts_with("gone"), "{problems:?}");
     // One by its digest is listed as it is named.
     let named = scene.json(&format!("image inspect file://~/layout@{ext4} --forms"));
-    assert_eq!((&named["forms"][0]["place"], &named["converted_from"]), (&json!("named"), &original));
+    assert_eq!((&named["forms"][0]["place"], &named["original"]), (&json!("named"), &original));
     fs::write(scene.path("disk.raw"), [7; 4096]).unwrap();
     scene.ok("image import disk.raw file://~/store:vm");
     scene.fails("image inspect file://~/store:vm --forms", &["store:vm", "no container's image"]);

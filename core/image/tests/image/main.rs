@@ -9,10 +9,12 @@
 //! | [`transfer`] | copies between stores |
 //! | [`remote`] | images read in place |
 //! | [`plan_artifact`] | plans that travel with images |
+//! | [`forms`] | the disks that a container's image was converted to |
 
 #![allow(clippy::cast_possible_truncation, clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
 mod cut_short;
+mod forms;
 mod golden_store;
 #[path = "../support/golden_turbo.rs"]
 mod golden_turbo;
