@@ -39,6 +39,10 @@ const MOST_REDIRECTS: usize = 5;
 const WITHOUT_TLS: &str =
     "it was asked without TLS: if it has TLS, leave out `--plain-http`, or write https://";
 
+/// The remedy if nothing is at the port of servers without TLS, where nobody has named a port.
+const NOT_AT_PORT_80: &str = "check the address, and that the server runs; it was asked without TLS on port 80: if it \
+                              has TLS, leave out `--plain-http`, or write https://";
+
 /// The way in which an HTTP client handles redirects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Redirects {
@@ -175,7 +179,11 @@ pub(crate) fn broken(error: reqwest::Error, url: &Url) -> Error {
     }
     let remedy = match is_connect {
         true if cause.contains("refused") || cause.contains("dns error") => {
-            Some("check the address, and that the server runs")
+            Some(if url.scheme() == "http" && url.port().is_none() && cause.contains("refused") {
+                NOT_AT_PORT_80
+            } else {
+                "check the address, and that the server runs"
+            })
         }
         _ => None,
     };

@@ -2,7 +2,7 @@
 //! a certificate that this host does not accept.
 
 use headstart_block::{Error, ErrorKind};
-use rustls::{CertificateError, InvalidMessage};
+use rustls::{AlertDescription, CertificateError, InvalidMessage};
 use std::error::Error as StdError;
 use std::io;
 
@@ -60,7 +60,7 @@ impl TlsFault {
         Some(match error {
             rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType) => Self::new(NO_TLS, None),
             rustls::Error::InvalidCertificate(why) => Self::of_refused(why),
-            rustls::Error::AlertReceived(why) => Self::new(
+            rustls::Error::AlertReceived(why) if is_of_configuration(*why) => Self::new(
                 format!("the server ends the connection, as TLS says ({why:?})"),
                 "check which versions of TLS it offers, and whether it asks for a certificate",
             ),
@@ -95,10 +95,31 @@ impl TlsFault {
     }
 }
 
+/// `true` if a server that says so says it again: others, such as an internal error, may pass.
+fn is_of_configuration(alert: AlertDescription) -> bool {
+    use AlertDescription as Alert;
+    matches!(
+        alert,
+        Alert::ProtocolVersion
+            | Alert::HandshakeFailure
+            | Alert::InsufficientSecurity
+            | Alert::NoApplicationProtocol
+            | Alert::UnrecognisedName
+            | Alert::CertificateRequired
+            | Alert::NoCertificate
+            | Alert::BadCertificate
+            | Alert::UnsupportedCertificate
+            | Alert::CertificateRevoked
+            | Alert::CertificateExpired
+            | Alert::CertificateUnknown
+            | Alert::UnknownCA
+            | Alert::AccessDenied
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustls::AlertDescription;
 
     #[test]
     fn a_failure_of_tls_is_found_in_the_chain_and_has_a_remedy() {
@@ -109,6 +130,8 @@ mod tests {
             (certificate(CertificateError::NotValidYet), "clock"),
             (certificate(CertificateError::NotValidForName), "a name that it has"),
             (rustls::Error::AlertReceived(AlertDescription::ProtocolVersion), "versions of TLS"),
+            (rustls::Error::AlertReceived(AlertDescription::CertificateRequired), "asks for a certificate"),
+            (rustls::Error::AlertReceived(AlertDescription::UnrecognisedName), "versions of TLS"),
         ] {
             // As connections have it: an I/O error of an I/O error.
             let outer = io::Error::other(io::Error::new(io::ErrorKind::InvalidData, error.clone()));
@@ -118,7 +141,11 @@ mod tests {
         }
         let plain = rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType);
         assert!(is_plain(&TlsFault::find(&plain).unwrap().into_error()));
-        for other in [io::Error::other("reset"), io::Error::other(rustls::Error::DecryptError)] {
+        let busy =
+            [AlertDescription::InternalError, AlertDescription::UserCanceled, AlertDescription::DecodeError];
+        let busy = busy.map(|alert| io::Error::other(rustls::Error::AlertReceived(alert)));
+        let others = [io::Error::other("reset"), io::Error::other(rustls::Error::DecryptError)];
+        for other in others.into_iter().chain(busy) {
             assert_eq!(TlsFault::find(&other), None, "may pass");
         }
     }
