@@ -109,9 +109,12 @@ pub use http::Redirects;
 pub use limit::RateLimit;
 pub use limit::shared::set_shared_rate;
 pub use prefix::StorePrefix;
-pub use pull_credentials::{OFFERED_MOST, PULL_CREDENTIALS_MOST, PullCredential, PullCredentials};
+pub use pull_credentials::{
+    EARLIER_MOST, OFFERED_MOST, PULL_CREDENTIALS_MOST, PullCredential, PullCredentials,
+};
 pub use reference::{BucketScheme, Location, Reference, Selector, Tag, parse_store};
 pub use referrers::Referrer;
+pub use registry::owner_of;
 pub use settings::{HedgeSettings, Mirror, ProxyUrl, RetrySettings, StoreSettings};
 pub use silence::{unless_away, warn_if_nothing_comes, warn_if_silent};
 pub use stop::{Stop, StopSender};

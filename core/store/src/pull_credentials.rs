@@ -4,6 +4,8 @@
 //! {"version": 1,
 //!  "repositories": {"registry.lan/apps/web":
 //!     {"username": "u", "password": "p", "identity_token": "", "until": 1800000000}},
+//!  "earlier": {"registry.lan/apps/web":
+//!     [{"username": "w", "password": "r", "identity_token": "", "until": 1790000000}]},
 //!  "offered": {"registry.lan/apps/web":
 //!     [{"username": "v", "password": "q", "identity_token": "", "until": 1700003600}]}}
 //! ```
@@ -11,6 +13,10 @@
 //! `repositories` has the credentials that a registry has taken, and `offered` those of pulls that go on, the newest
 //! first. The latter are tried first, and a registry that refuses them gets the former. Files without `offered` are of
 //! versions that put both in one place; readers of these versions pass over `offered`.
+//!
+//! `earlier` has those that were accepted before the ones of `repositories`, the newest first: that containerd could pull
+//! an image may be a mirror's doing, and says nothing about the credentials then. Readers of earlier versions pass over
+//! it, and writers of earlier versions drop it.
 //!
 //! The file is its user's alone. It is read again whenever a registry asks for credentials: the program that writes it
 //! replaces it as a whole. Credentials of one repository are shown for no other one, and for none after `until`, in
@@ -28,6 +34,9 @@ pub const PULL_CREDENTIALS_MOST: u64 = 4 << 20;
 
 /// The credentials that pulls offer for one repository at most. The newest ones count.
 pub const OFFERED_MOST: usize = 8;
+
+/// The earlier credentials that were accepted for one repository, beside the last ones, at most.
+pub const EARLIER_MOST: usize = 2;
 
 /// The version of the form.
 const VERSION: u32 = 1;
@@ -59,6 +68,9 @@ pub struct PullCredentials {
     version: u32,
     /// The credentials that were accepted, by `HOST/REPOSITORY`.
     pub repositories: BTreeMap<String, PullCredential>,
+    /// Those that were accepted before, the newest first.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub earlier: BTreeMap<String, Vec<PullCredential>>,
     /// Those of pulls that go on, the newest first.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub offered: BTreeMap<String, Vec<PullCredential>>,
@@ -66,7 +78,8 @@ pub struct PullCredentials {
 
 impl Default for PullCredentials {
     fn default() -> Self {
-        Self { version: VERSION, repositories: BTreeMap::new(), offered: BTreeMap::new() }
+        let (repositories, earlier, offered) = Default::default();
+        Self { version: VERSION, repositories, earlier, offered }
     }
 }
 
@@ -97,16 +110,18 @@ impl PullCredentials {
         Ok(found)
     }
 
-    /// `true` if a pull offers credentials for a repository `now`.
-    pub fn is_offered(&self, repository: &str, now: u64) -> bool {
-        self.offered.get(repository).into_iter().flatten().any(|found| found.until > now)
+    /// The credentials that pulls offer for a repository `now`.
+    pub fn offered_for<'a>(&'a self, repository: &str, now: u64) -> impl Iterator<Item = &'a PullCredential> {
+        let offered = self.offered.get(repository).into_iter().flatten().take(OFFERED_MOST);
+        offered.filter(move |found| found.until > now)
     }
 
     /// The credentials for a repository that may be used `now`, in seconds since 1970, in the order in which they are
     /// to be tried.
     pub fn of<'a>(&'a self, repository: &str, now: u64) -> impl Iterator<Item = &'a PullCredential> {
-        let offered = self.offered.get(repository).into_iter().flatten().take(OFFERED_MOST);
-        offered.chain(self.repositories.get(repository)).filter(move |found| found.until > now)
+        let earlier = self.earlier.get(repository).into_iter().flatten().take(EARLIER_MOST);
+        let accepted = self.repositories.get(repository).into_iter().chain(earlier);
+        self.offered_for(repository, now).chain(accepted.filter(move |found| found.until > now))
     }
 }
 
@@ -134,6 +149,10 @@ mod tests {
         pulled.offered.insert("reg.lan/a".to_owned(), vec![credential("new", 20), credential("older", 7)]);
         assert_eq!(passwords(&pulled, "reg.lan/a", 6), ["new", "older", "p"]);
         assert_eq!(passwords(&pulled, "reg.lan/a", 10), ["new"]);
+        let before = ["q", "r", "s"].map(|password| credential(password, 9)).to_vec();
+        pulled.earlier.insert("reg.lan/a".to_owned(), before);
+        assert_eq!(passwords(&pulled, "reg.lan/a", 8), ["new", "p", "q", "r"]);
+        assert_eq!(pulled.offered_for("reg.lan/a", 8).count(), 1, "kept ones are not offered");
         for found in [&found, &pulled] {
             assert_eq!(PullCredentials::parse(&serde_json::to_vec(found).unwrap()).unwrap(), *found);
         }

@@ -49,6 +49,7 @@ mod challenge;
 mod credential;
 mod credentials;
 mod domain;
+pub use domain::owner_of;
 mod endpoint;
 mod flight;
 mod login;

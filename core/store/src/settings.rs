@@ -54,6 +54,8 @@ pub struct StoreSettings {
     /// A file of credentials for single repositories, which count before those of Docker's configuration:
     /// [`PullCredentials`](crate::PullCredentials).
     pub pull_credentials: Option<PathBuf>,
+    /// `true` if only those of that file are shown that pulls offer now.
+    pub offered_alone: bool,
     /// The servers (`host` or `host:port`) to which a store may redirect although their addresses are not
     /// public. A redirect needs no entry if its target is in the same network scope as the store, for
     /// instance if both are on a private network.
@@ -88,6 +90,7 @@ impl Default for StoreSettings {
             plain_http: Vec::new(),
             docker_config: None,
             pull_credentials: None,
+            offered_alone: false,
             allow_redirect: Vec::new(),
             allow_token_server: Vec::new(),
             one_origin: false,

@@ -93,8 +93,8 @@ pub trait Store: Send + Sync {
         false
     }
 
-    /// `true` if a refusal of this store may be meant for credentials that a pull has brought, and that end with
-    /// it: then it says nothing about the right of this host.
+    /// `true` if this store may hide what it has from credentials that a pull has brought, and that end with it: that it
+    /// has found nothing says nothing about the right of this host then. Access is denied only where others were tried.
     async fn may_have_refused_others(&self) -> bool {
         false
     }

@@ -11,7 +11,9 @@
 //! | | again | the next credential |
 //! | a credential, to a token server | once | the next credential |
 //!
-//! Requests share nothing of this: one that begins while another is refused tries what it finds by itself.
+//! Requests share nothing of this: one that begins while another is refused tries what it finds by itself. A request to
+//! which a credential was refused fetches further tokens for itself, beside the one that all use. The first that the
+//! registry takes comes into its place, unless the registry has taken that one, too.
 
 use super::credential::Credential;
 
@@ -22,8 +24,10 @@ const CREDENTIALS_MOST: usize = 16;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Attempt {
     refused: Vec<Credential>,
-    /// The credential of which one token was refused.
-    renewed: Option<Credential>,
+    /// The credentials of which one token was refused.
+    renewed: Vec<Credential>,
+    /// The tokens that were refused, by their generations.
+    tokens: Vec<u64>,
     /// `true` once the registry has asked for another scheme.
     has_changed_scheme: bool,
 }
@@ -36,22 +40,29 @@ impl Attempt {
         }
     }
 
-    /// Notes that a token was refused that this credential has bought.
-    pub(super) fn refuse_token_of(&mut self, credential: &Credential) {
-        if self.renewed.as_ref() == Some(credential) {
+    /// Notes that a token of a generation was refused that this credential has bought.
+    pub(super) fn refuse_token_of(&mut self, credential: &Credential, generation: u64) {
+        self.tokens.push(generation);
+        if self.renewed.iter().any(|it| it.is_same(credential)) {
             self.refuse(credential);
         } else {
-            self.renewed = Some(credential.clone());
+            self.renewed.push(credential.clone());
         }
+    }
+
+    /// `true` if a credential was refused: what such a request fetches is of use to few others.
+    pub(super) fn has_refusals(&self) -> bool {
+        !self.refused.is_empty()
+    }
+
+    /// `true` if the request may not show a token of this generation any more, which a credential has bought.
+    pub(super) fn has_refused_token(&self, credential: &Credential, generation: u64) -> bool {
+        self.tokens.contains(&generation) || self.has_refused(credential)
     }
 
     /// `true` if the request may not show this credential any more.
     pub(super) fn has_refused(&self, credential: &Credential) -> bool {
-        // Nothing is nothing, whatever the reason.
-        let is_nothing = |it: &Credential| matches!(it, Credential::Nothing(_));
-        let is_it =
-            |refused: &Credential| refused == credential || is_nothing(refused) && is_nothing(credential);
-        self.refused.len() >= CREDENTIALS_MOST || self.refused.iter().any(is_it)
+        self.refused.len() >= CREDENTIALS_MOST || self.refused.iter().any(|it| it.is_same(credential))
     }
 
     /// The credential to show next; `None` if all were refused. A password comes first with `by_password`.
@@ -99,7 +110,9 @@ mod tests {
             match (taken[at], is_bearer) {
                 (Taken::Well, _) => return (shown, true),
                 (Taken::AtSecond, true) if tries == 2 => return (shown, true),
-                (Taken::AtSecond | Taken::ByTokenServerAlone, true) => attempt.refuse_token_of(credential),
+                (Taken::AtSecond | Taken::ByTokenServerAlone, true) => {
+                    attempt.refuse_token_of(credential, shown.len() as u64);
+                }
                 (_, _) => attempt.refuse(credential),
             }
         }
@@ -139,6 +152,24 @@ mod tests {
         attempt.refuse(&all[0]);
         assert_eq!(attempt.next(&all, true), None);
         assert!(attempt.takes_new_scheme() && !attempt.takes_new_scheme());
+    }
+
+    /// Two requests whose tokens take each other's place.
+    #[test]
+    fn tokens_of_two_credentials_by_turns_are_no_way_round_the_table() {
+        let (mut attempt, all) = (Attempt::default(), [password(0), password(1)]);
+        for (generation, credential) in [(1, &all[0]), (2, &all[1]), (3, &all[0])] {
+            assert!(
+                !attempt.has_refused_token(credential, generation) && !attempt.has_refusals(),
+                "{generation}"
+            );
+            attempt.refuse_token_of(credential, generation);
+            assert!(attempt.has_refused_token(credential, generation));
+        }
+        assert!(attempt.has_refusals() && attempt.has_refused_token(&all[0], 4));
+        assert!(attempt.has_refused_token(&all[1], 2) && !attempt.has_refused_token(&all[1], 4));
+        attempt.refuse_token_of(&all[1], 4);
+        assert_eq!(attempt.next(&all, false), None);
     }
 
     #[test]

@@ -60,8 +60,7 @@ pub(super) struct Proof {
 enum Shown {
     Nothing,
     Password(Credential),
-    /// A token by its generation, and the credential that has bought it.
-    Token(u64, Credential),
+    Token(Token),
 }
 
 impl Proof {
@@ -77,6 +76,16 @@ impl Proof {
             None => request,
         }
     }
+}
+
+/// What the registry has refused.
+pub(super) enum Refusal {
+    /// A client whose credentials it has not asked for so far.
+    Unknown,
+    /// A credential, with the error that this is if no other helps.
+    One(Error, Credential),
+    /// The last one.
+    Last(Error, Credential),
 }
 
 /// The authentication scheme of the registry, as far as it is known.
@@ -180,23 +189,38 @@ impl Auth {
             Scheme::Bearer(bearer) => {
                 let token = self.token(&bearer, access, attempt).await?;
                 let header = secret_header(format!("Bearer {}", token.secret.reveal()))?;
-                Ok(Proof { shown: Shown::Token(token.generation, token.credential), header: Some(header) })
+                Ok(Proof { shown: Shown::Token(token), header: Some(header) })
             }
         }
     }
 
-    /// Handles an answer of 401 or 403 to a request that showed `proof`, and notes it in `attempt`. `Ok` if another
-    /// proof may help.
+    /// Notes that the registry has taken a proof.
+    pub(super) async fn taken(self: &Arc<Self>, proof: &Proof, access: Access) {
+        match &proof.shown {
+            Shown::Nothing => {}
+            Shown::Password(credential) => self.credentials.take(credential).await,
+            Shown::Token(token) => {
+                let comes = self.slot(access).tokens.lock().take(token);
+                let scheme = self.scheme.lock().clone();
+                if comes && let Scheme::Bearer(bearer) = scheme {
+                    self.credentials.take(&token.credential).await;
+                    self.look_after(&bearer, access, token.generation);
+                }
+            }
+        }
+    }
+
+    /// Handles an answer of 401 or 403 to a request that showed `proof`, and notes it in `attempt`.
     ///
     /// # Errors
-    /// [`ErrorKind::Denied`] where there is nothing else to show.
+    /// Errors of looking for another credential.
     pub(super) async fn refused(
         &self,
         proof: &Proof,
         access: Access,
         response: Response,
         attempt: &mut Attempt,
-    ) -> Result<()> {
+    ) -> Result<Refusal> {
         let asked = challenge(response.headers());
         let status = response.status();
         let message = super::server_message(response).await;
@@ -210,23 +234,29 @@ impl Auth {
         let denied =
             |credential: &Credential| self.denied(credential, &format!("answered {status}{message}"));
         let credential = match &proof.shown {
-            Shown::Nothing if asked.is_some() => return Ok(()),
-            _ if changed && attempt.takes_new_scheme() => return Ok(()),
-            Shown::Nothing => return Err(denied(&Credential::Nothing(None))),
+            Shown::Nothing if asked.is_some() => return Ok(Refusal::Unknown),
+            _ if changed && attempt.takes_new_scheme() => return Ok(Refusal::Unknown),
+            Shown::Nothing => {
+                let nothing = Credential::Nothing(None);
+                return Ok(Refusal::Last(denied(&nothing), nothing));
+            }
             Shown::Password(credential) => {
                 attempt.refuse(credential);
                 credential
             }
-            Shown::Token(generation, credential) => {
-                // Also at the end: the next request shall not begin with a token that was refused.
-                self.slot(access).tokens.lock().reject(*generation);
-                attempt.refuse_token_of(credential);
-                credential
+            Shown::Token(token) => {
+                // 403 may be about this request alone, and the token good for all others.
+                if status == StatusCode::UNAUTHORIZED {
+                    self.slot(access).tokens.lock().reject(token.generation);
+                }
+                attempt.refuse_token_of(&token.credential, token.generation);
+                &token.credential
             }
         };
         let by_password = matches!(*self.scheme.lock(), Scheme::Basic);
         let next = self.credentials.choose(attempt, by_password).await?;
-        if next.is_some() { Ok(()) } else { Err(denied(credential)) }
+        let refusal = if next.is_some() { Refusal::One } else { Refusal::Last };
+        Ok(refusal(denied(credential), credential.clone()))
     }
 
     /// Takes a challenge from the answer to a request that showed nothing. Returns `true` if there was one.
@@ -254,12 +284,19 @@ impl Auth {
     async fn token(self: &Arc<Self>, bearer: &Bearer, access: Access, attempt: &Attempt) -> Result<Token> {
         let slot = self.slot(access);
         let decide = || {
-            let mut tokens = slot.tokens.lock();
-            tokens.reject_those(|token| attempt.has_refused(&token.credential));
-            tokens.decide(self.clock.now())
+            let decision = slot.tokens.lock().decide(self.clock.now());
+            match &decision {
+                Decision::Use(token) | Decision::RenewSoon(token)
+                    if attempt.has_refused_token(&token.credential, token.generation) =>
+                {
+                    Decision::Renew
+                }
+                _ => decision,
+            }
         };
-        // Twice is for a token that was refused right after it came, and once more for one of a credential that was
-        // refused to this request alone; more is a server that gives no good ones.
+        let mut has_followed_refusal = false;
+        // Twice is for a token that was refused right after it came, and once more for another request's refusal; more
+        // is a server that gives no good ones.
         for _ in 0..5 {
             match decide() {
                 Decision::Use(token) => return Ok(token),
@@ -267,12 +304,19 @@ impl Auth {
                     self.renew_ahead(bearer, access);
                     return Ok(token);
                 }
+                Decision::Renew if attempt.has_refusals() => {
+                    return self.beside(bearer, access, attempt).await;
+                }
                 Decision::Renew => match slot.flight.join().await {
                     Turn::Followed(Ok(())) => {}
+                    // There may be other credentials since the other request has begun.
+                    Turn::Followed(Err(failure)) if failure.is_refusal() && !has_followed_refusal => {
+                        has_followed_refusal = true;
+                    }
                     Turn::Followed(Err(failure)) => return Err(failure.error()),
                     // Another request may have finished just before.
                     Turn::Lead(lead) if decide() == Decision::Renew => {
-                        let renewal = self.begin_renewal(bearer, access, lead, attempt.clone()).await;
+                        let renewal = self.begin_renewal(bearer, access, lead).await;
                         // The token counts as used from now on.
                         let _ = decide();
                         return renewal
@@ -286,6 +330,14 @@ impl Auth {
         Err(Error::new(ErrorKind::Unavailable, cause).answered().about(&self.host))
     }
 
+    /// A token for one request alone, to which others were refused.
+    async fn beside(&self, bearer: &Bearer, access: Access, attempt: &Attempt) -> Result<Token> {
+        let asked = self.clock.now();
+        let (secret, life, credential) =
+            self.fetch_in_time(bearer, access, attempt.clone()).await.map_err(ungranted)?;
+        Ok(self.slot(access).tokens.lock().number((secret, credential), asked, life))
+    }
+
     /// Renews in a task of its own: the first read that needs the token may be given up before it comes, and so may
     /// the one that would take over.
     fn begin_renewal(
@@ -293,16 +345,15 @@ impl Auth {
         bearer: &Bearer,
         access: Access,
         lead: Lead,
-        attempt: Attempt,
     ) -> JoinHandle<Result<Token>> {
         let (auth, bearer) = (Arc::clone(self), bearer.clone());
-        tokio::spawn(async move { auth.renew(&bearer, access, lead, attempt).await })
+        tokio::spawn(async move { auth.renew(&bearer, access, lead).await })
     }
 
     /// Renews in the background, unless another request does so already.
     fn renew_ahead(self: &Arc<Self>, bearer: &Bearer, access: Access) {
         let Some(lead) = self.slot(access).flight.try_lead() else { return };
-        let renewal = self.begin_renewal(bearer, access, lead, Attempt::default());
+        let renewal = self.begin_renewal(bearer, access, lead);
         tokio::spawn(async move {
             if let Ok(Err(error)) = renewal.await {
                 tracing::warn!(%error, "renewing a token ahead of its end failed");
@@ -326,21 +377,12 @@ impl Auth {
         });
     }
 
-    async fn renew(
-        self: &Arc<Self>,
-        bearer: &Bearer,
-        access: Access,
-        lead: Lead,
-        attempt: Attempt,
-    ) -> Result<Token> {
+    async fn renew(self: &Arc<Self>, bearer: &Bearer, access: Access, lead: Lead) -> Result<Token> {
         let asked = self.clock.now();
-        let fetched =
-            timeout(RENEWAL_TIMEOUT, self.fetch(bearer, access, attempt)).await.unwrap_or_else(|_| {
-                let cause = format!("gave no token within {} s", RENEWAL_TIMEOUT.as_secs());
-                Err(Error::new(ErrorKind::Unavailable, cause).about(http::redact(&bearer.realm)))
-            });
+        let fetched = self.fetch_in_time(bearer, access, Attempt::default()).await;
         let token = match fetched {
             Ok((secret, life, credential)) => {
+                self.credentials.take(&credential).await;
                 let token = self.slot(access).tokens.lock().accept((secret, credential), asked, life);
                 self.look_after(bearer, access, token.generation);
                 Ok(token)
@@ -354,6 +396,18 @@ impl Auth {
         token
     }
 
+    async fn fetch_in_time(
+        &self,
+        bearer: &Bearer,
+        access: Access,
+        attempt: Attempt,
+    ) -> Result<(Secret, Duration, Credential)> {
+        timeout(RENEWAL_TIMEOUT, self.fetch(bearer, access, attempt)).await.unwrap_or_else(|_| {
+            let cause = format!("gave no token within {} s", RENEWAL_TIMEOUT.as_secs());
+            Err(Error::new(ErrorKind::Unavailable, cause).about(http::redact(&bearer.realm)))
+        })
+    }
+
     /// Asks the token server with one credential after the other, but for those that `attempt` has refused. Returns the
     /// one that has bought the token, too.
     async fn fetch(
@@ -363,11 +417,13 @@ impl Auth {
         mut attempt: Attempt,
     ) -> Result<(Secret, Duration, Credential)> {
         let url = &bearer.realm;
-        let mut refusal = None;
+        // The first one: the others are tried in case that it is wrong.
+        let mut refusal = None::<(Credential, String)>;
         loop {
             let Some(credential) = self.credentials.choose(&attempt, false).await? else {
-                let nobody = || self.denied(&Credential::Nothing(None), "refuses all credentials");
-                return Err(refusal.unwrap_or_else(nobody));
+                let nobody = || (Credential::Nothing(None), "refuses all credentials".to_owned());
+                let (credential, what) = refusal.unwrap_or_else(nobody);
+                return Err(self.denied(&credential, &what));
             };
             if !matches!(credential, Credential::Nothing(_)) {
                 self.trust(url).await?;
@@ -380,14 +436,20 @@ impl Auth {
             match response.status() {
                 StatusCode::OK => {
                     let (secret, life) = self.token_answer(response).await?;
+                    let credential = match (credential, refusal) {
+                        (Credential::Nothing(None), Some((first, what))) => {
+                            Credential::Nothing(Some(format!("{what}; asked as {}", self.shown_as(&first))))
+                        }
+                        (credential, _) => credential,
+                    };
                     return Ok((secret, life, credential));
                 }
                 status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::BAD_REQUEST) => {
                     let message = super::server_message(response).await;
                     let shown = http::redact(url);
                     let what = format!("has its token server {shown}, which answered {status}{message}");
-                    refusal = Some(self.denied(&credential, &what));
                     attempt.refuse(&credential);
+                    refusal.get_or_insert((credential, what));
                 }
                 _ => return Err(http::refusal(&response)),
             }
@@ -503,16 +565,21 @@ impl Auth {
 
     /// The error of refused access: the registry's answer, the user, and the remedy.
     fn denied(&self, credential: &Credential, what: &str) -> Error {
-        let (host, place) = (&self.host, self.credentials.place());
-        let who = match credential {
+        let (host, who) = (&self.host, self.shown_as(credential));
+        Error::new(ErrorKind::Denied, format!("{what}; asked as {who}"))
+            .about(format!("{host}/{}", self.repository))
+            .remedy(format!("log in as one who may: `docker login {host}`"))
+    }
+
+    /// The user of a credential, and its place.
+    fn shown_as(&self, credential: &Credential) -> String {
+        let place = self.credentials.place_of(credential);
+        match credential {
             Credential::Password(user, _) => format!("the user `{}` of {place}", user.escape_debug()),
             Credential::Identity(_) => format!("the identity token of {place}"),
             Credential::Nothing(Some(why)) => format!("nobody: {why}"),
             Credential::Nothing(None) => format!("nobody: {place} has no credentials for it"),
-        };
-        Error::new(ErrorKind::Denied, format!("{what}; asked as {who}"))
-            .about(format!("{host}/{}", self.repository))
-            .remedy(format!("log in as one who may: `docker login {host}`"))
+        }
     }
 }
 

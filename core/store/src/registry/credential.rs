@@ -40,4 +40,9 @@ impl Credential {
     pub(super) fn is_password(&self) -> bool {
         matches!(self, Self::Password(..))
     }
+
+    /// `true` if both are shown as the same: nothing is nothing, whatever the reason.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        self == other || matches!((self, other), (Self::Nothing(_), Self::Nothing(_)))
+    }
 }

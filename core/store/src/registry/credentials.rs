@@ -24,6 +24,9 @@ use tokio::time::timeout;
 /// error says what was wrong.
 const HELPER_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The credentials whose file is known for messages, at most: some that are refused have gone from it meanwhile.
+const NAMED_MOST: usize = 32;
+
 /// The name of Docker's own registry in its configuration.
 const DOCKER_HUB_KEY: &str = "https://index.docker.io/v1/";
 
@@ -36,14 +39,18 @@ pub(super) struct Credentials {
     file: Option<PathBuf>,
     /// The file of credentials for single repositories, and the name of this one in it.
     own: Option<(PathBuf, String)>,
+    /// `true` if only those of them are shown that pulls offer now.
+    is_offered_alone: bool,
     /// `true` once pulls have offered credentials for the repository.
     has_seen_offers: AtomicBool,
+    /// The credentials that were found there, the newest last, for messages.
+    found_in_own: parking_lot::Mutex<Vec<Credential>>,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    /// The one that was chosen last.
+    /// The one that a registry has taken last, or that was chosen for a request to which none was refused.
     found: Option<Credential>,
     /// The look-up at docker's place that is under way. A look-up without waiters goes on, and so does a helper that
     /// hangs: the next one waits for that, and runs no other.
@@ -59,20 +66,35 @@ impl Credentials {
         let directory =
             directory.or_else(|| env::var_os("DOCKER_CONFIG").map(PathBuf::from)).or_else(from_home);
         let file = directory.map(|path| if path.is_file() { path } else { path.join("config.json") });
-        let (own, has_seen_offers) = (None, AtomicBool::new(false));
-        Self { key: key.to_owned(), file, own, has_seen_offers, state: Mutex::default() }
+        let (own, has_seen_offers, found_in_own) =
+            (None, AtomicBool::new(false), parking_lot::Mutex::default());
+        let state = Mutex::default();
+        Self { key: key.to_owned(), file, own, is_offered_alone: false, has_seen_offers, found_in_own, state }
     }
 
     /// The credentials for a repository at `host`: its own ones, then those of the host.
     pub(super) fn of_repository(host: &str, repository: &str, settings: &StoreSettings) -> Self {
         let host_name = if host == super::DOCKER_HUB_API { DOCKER_HUB_NAME } else { host };
         let own = settings.pull_credentials.clone().map(|file| (file, format!("{host_name}/{repository}")));
-        Self { own, ..Self::new(host, settings.docker_config.as_deref()) }
+        let is_offered_alone = settings.offered_alone;
+        Self { own, is_offered_alone, ..Self::new(host, settings.docker_config.as_deref()) }
     }
 
     /// The place of the look-up, for messages.
     pub(super) fn place(&self) -> String {
         self.file.as_ref().map_or_else(|| "no file".to_owned(), |file| file.display().to_string())
+    }
+
+    /// The place where a credential was found, for messages.
+    pub(super) fn place_of(&self, credential: &Credential) -> String {
+        let is_own = self.found_in_own.lock().contains(credential);
+        let own = self.own.as_ref().filter(|_| is_own);
+        own.map_or_else(|| self.place(), |(file, _)| file.display().to_string())
+    }
+
+    /// Notes that the registry has taken a credential: the next requests begin with it.
+    pub(super) async fn take(&self, credential: &Credential) {
+        self.state.lock().await.found = Some(credential.clone());
     }
 
     /// `true` if there were credentials that a pull offers when they were looked up, or if there are some now.
@@ -85,9 +107,10 @@ impl Credentials {
         self.has_seen_offers.load(Ordering::Relaxed)
     }
 
-    /// The credential that a request shows, but for those that were refused to it; `None` if there is no other. The one
-    /// that was chosen last is taken without a look. `by_password` prefers passwords; what else comes is all that there
-    /// is.
+    /// The credential that a request shows, but for those that were refused to it; `None` if there is no other. One that
+    /// the registry has taken, or that was chosen before, is taken without a look. `by_password` prefers passwords; what
+    /// else comes is all that there is. Otherwise nothing at all comes last: what is open to all stays so whatever a user
+    /// has offered.
     pub(super) async fn choose(&self, attempt: &Attempt, by_password: bool) -> Result<Option<Credential>> {
         let mut state = self.state.lock().await;
         let is_good =
@@ -100,21 +123,32 @@ impl Credentials {
         if !chosen.as_ref().is_some_and(is_good) {
             // A helper is run only where nothing else is left.
             let of_host = self.of_host(&mut state).await?;
-            let is_of_use = own.is_empty() || !matches!(of_host, Credential::Nothing(_));
-            let all: Vec<_> = chosen.into_iter().chain(is_of_use.then_some(of_host)).collect();
+            let is_nothing = matches!(of_host, Credential::Nothing(_));
+            let is_of_use = !by_password || own.is_empty() || !is_nothing;
+            let nothing = (!by_password && !is_nothing).then_some(Credential::Nothing(None));
+            let all: Vec<_> = chosen.into_iter().chain(is_of_use.then_some(of_host)).chain(nothing).collect();
             chosen = attempt.next(&all, by_password).cloned();
         }
-        state.found.clone_from(&chosen);
+        if !attempt.has_refusals() {
+            state.found.clone_from(&chosen);
+        }
         Ok(chosen)
     }
 
     /// The credentials for the repository alone, in the order in which they are to be tried, each once.
     async fn own(&self) -> Result<Vec<Credential>> {
         let Some((file, repository)) = self.own.clone() else { return Ok(Vec::new()) };
-        let read = tokio::task::spawn_blocking(move || read_own(&file, &repository)).await;
+        let is_offered_alone = self.is_offered_alone;
+        let read = move || read_own(&file, &repository, is_offered_alone);
+        let read = tokio::task::spawn_blocking(read).await;
         let failed = |e| Error::new(ErrorKind::Io, "looking up credentials failed").caused_by(e);
         let (own, has_offers) = read.map_err(failed)??;
         self.has_seen_offers.fetch_or(has_offers, Ordering::Relaxed);
+        let mut found = self.found_in_own.lock();
+        found.retain(|it| !own.contains(it));
+        found.extend(own.iter().cloned());
+        let too_many = found.len().saturating_sub(NAMED_MOST);
+        found.drain(..too_many);
         Ok(own)
     }
 
@@ -143,10 +177,12 @@ impl Credentials {
 
 /// The credentials for a single repository, each once, and whether pulls offer some of them.
 #[expect(clippy::disallowed_methods, reason = "credentials have an end")]
-fn read_own(file: &Path, repository: &str) -> Result<(Vec<Credential>, bool)> {
+fn read_own(file: &Path, repository: &str, is_offered_alone: bool) -> Result<(Vec<Credential>, bool)> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let (kept, mut all) = (PullCredentials::read(file)?, Vec::new());
-    for found in kept.of(repository, now) {
+    let offered = kept.offered_for(repository, now).count();
+    let shown = if is_offered_alone { offered } else { usize::MAX };
+    for found in kept.of(repository, now).take(shown) {
         let credential = match found.identity_token.as_str() {
             "" => Credential::Password(found.username.clone(), Secret::new(&found.password)),
             token => Credential::Identity(Secret::new(token)),
@@ -155,7 +191,7 @@ fn read_own(file: &Path, repository: &str) -> Result<(Vec<Credential>, bool)> {
             all.push(credential);
         }
     }
-    Ok((all, kept.is_offered(repository, now)))
+    Ok((all, offered > 0))
 }
 
 fn read(file: &Path, key: &str) -> Result<Credential> {
@@ -297,15 +333,17 @@ mod tests {
             docker_config: Some(directory.path().to_owned()),
             ..StoreSettings::default()
         };
-        let credentials = Credentials::of_repository("x", "a", &settings);
+        let new = || Credentials::of_repository("x", "a", &settings);
+        let credentials = new();
         let passwords = |all: &[&str]| all.iter().map(|it| password("u", it)).collect::<Vec<_>>();
         write(&["good"], &[]);
         assert_eq!(all_of(&credentials).await, passwords(&["good"]));
         assert!(!credentials.has_offers().await);
         write(&["good"], &["wrong", "good", "bad"]);
-        assert_eq!(all_of(&credentials).await, passwords(&["wrong", "good", "bad"]), "each once");
+        assert_eq!(all_of(&new()).await, passwords(&["wrong", "good", "bad"]), "each once");
+        assert_eq!(all_of(&credentials).await, passwords(&["good", "wrong", "bad"]), "the known one first");
         fs::write(directory.path().join("config.json"), r#"{"auths": {"x": {"auth": "dTpw"}}}"#).unwrap();
-        assert_eq!(all_of(&credentials).await, passwords(&["wrong", "good", "bad", "p"]));
+        assert_eq!(all_of(&new()).await, passwords(&["wrong", "good", "bad", "p"]));
         // The accepted ones are refused one day, while a pull offers new ones.
         write(&["good"], &[]);
         let nothing = Attempt::default();
@@ -333,12 +371,15 @@ mod tests {
         let (first, mut refused) = (Attempt::default(), Attempt::default());
         let old = credentials.choose(&first, false).await.unwrap().unwrap();
         refused.refuse(&old);
-        assert_eq!(credentials.choose(&refused, false).await.unwrap(), None);
+        assert_eq!(credentials.choose(&refused, true).await.unwrap(), None);
+        let nothing = Some(Credential::Nothing(None));
+        assert_eq!(credentials.choose(&refused, false).await.unwrap(), nothing, "it may be open to all");
         assert_eq!(credentials.choose(&first, false).await.unwrap(), Some(old.clone()));
         fs::write(&file, r#"{"auths": {"x": {"auth": "dTpx"}}}"#).unwrap();
         assert_eq!(credentials.choose(&first, false).await.unwrap(), Some(old), "not before it is refused");
         let new = Some(password("u", "q"));
         assert_eq!(credentials.choose(&refused, false).await.unwrap(), new);
+        credentials.take(&new.clone().unwrap()).await;
         fs::remove_file(file).unwrap();
         assert_eq!(credentials.choose(&refused, false).await.unwrap(), new, "it is known by now");
     }

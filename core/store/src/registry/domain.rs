@@ -47,6 +47,32 @@ pub(super) fn is_same_domain(registry: &str, server: &str) -> bool {
     shared >= needed && !OF_CUSTOMERS.iter().any(|domain| is_below(domain))
 }
 
+/// The owner of a registry, `host` or `host:port`, as far as its name tells: one who has a domain can have any number of
+/// names below it, and one who has an IPv6 address has all of its /64. Two hosts of one owner have the same.
+pub fn owner_of(host: &str) -> String {
+    let name = host_of(host).to_ascii_lowercase();
+    if let Ok(address) = name.trim_matches(['[', ']']).parse::<std::net::Ipv6Addr>() {
+        let [a, b, c, d, ..] = address.segments();
+        return format!("{a:x}:{b:x}:{c:x}:{d:x}::/64");
+    }
+    let name = name.trim_end_matches('.');
+    if name.parse::<std::net::Ipv4Addr>().is_ok() {
+        return name.to_owned();
+    }
+    let labels: Vec<_> = name.rsplit('.').collect();
+    let is_below = |domain: &&&str| name.strip_suffix(**domain).is_some_and(|rest| rest.ends_with('.'));
+    let needed = match OF_CUSTOMERS.iter().find(is_below) {
+        // Names of customers there have several labels.
+        Some(&"amazonaws.com") => labels.len(),
+        Some(domain) => domain.split('.').count() + 1,
+        None if labels.len() > 1 && labels[0].len() == 2 && GIVEN_BELOW.contains(&labels[1]) => 3,
+        None => 2,
+    };
+    let mut owner: Vec<_> = labels.into_iter().take(needed).collect();
+    owner.reverse();
+    owner.join(".")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -76,5 +102,28 @@ mod tests {
             assert!(!is_same_domain(registry, server), "{registry} {server}");
         }
         assert_eq!((host_of("a:5000"), host_of("a"), host_of("[::1]:5000")), ("a", "a", "[::1]"));
+    }
+
+    #[test]
+    fn an_owner_has_all_names_below_a_domain() {
+        for (host, owner) in [
+            ("a.evil.example", "evil.example"),
+            ("b.c.Evil.example.:5000", "evil.example"),
+            ("evil.example", "evil.example"),
+            ("registry.example.co.uk", "example.co.uk"),
+            ("mine.azurecr.io", "mine.azurecr.io"),
+            ("a.mine.azurecr.io", "mine.azurecr.io"),
+            ("1.dkr.ecr.eu-west-1.amazonaws.com", "1.dkr.ecr.eu-west-1.amazonaws.com"),
+            ("registry:5000", "registry"),
+            ("10.0.0.1:5000", "10.0.0.1"),
+            ("10.0.0.2", "10.0.0.2"),
+            ("[2001:db8:1:2:3::4]:5000", "2001:db8:1:2::/64"),
+            ("[2001:db8:1:2::1]", "2001:db8:1:2::/64"),
+            ("[2001:db8:1:3::1]", "2001:db8:1:3::/64"),
+            ("", ""),
+            ("..", ""),
+        ] {
+            assert_eq!(owner_of(host), owner, "{host}");
+        }
     }
 }

@@ -4,7 +4,8 @@
 //! failure.
 
 use super::attempt::Attempt;
-use super::auth::{Access, Auth};
+use super::auth::{Access, Auth, Refusal};
+use super::credentials::Credential;
 use super::routes::BlobRoutes;
 use super::{CHECKED, Clock};
 use crate::counters::Meter;
@@ -180,8 +181,15 @@ impl Endpoint {
         fill: impl Fn(RequestBuilder) -> RequestBuilder + Send,
     ) -> Result<Response> {
         let mut attempt = Attempt::default();
+        // The registry's own answer to the first credential: the others are tried in case that this one is wrong.
+        let mut denial = None::<(Credential, Error)>;
         loop {
-            let proof = self.auth.proof(access, &attempt).await?;
+            let proof = match self.auth.proof(access, &attempt).await {
+                Err(error) if error.kind() == ErrorKind::Denied => {
+                    return Err(denial.map_or(error, |(_, denial)| denial));
+                }
+                proof => proof?,
+            };
             let request = proof.show(fill(self.client.get()?.request(method.clone(), url.clone())));
             let sent = http::send(request, &self.shown(url), limit).await;
             let response = sent.map_err(|e| self.explain(e))?;
@@ -194,10 +202,26 @@ impl Endpoint {
             if status.is_success() && access == Access::Pull && proof.shows_nothing() {
                 self.is_open.send_if_modified(|is_open| !std::mem::replace(is_open, true));
             }
+            if status.is_success() || status.is_redirection() {
+                self.auth.taken(&proof, access).await;
+            }
             if !matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
                 return Ok(response);
             }
-            self.auth.refused(&proof, access, response, &mut attempt).await?;
+            let (error, of, is_last) = match self.auth.refused(&proof, access, response, &mut attempt).await?
+            {
+                Refusal::Unknown => continue,
+                Refusal::One(error, of) => (error, of, false),
+                Refusal::Last(error, of) => (error, of, true),
+            };
+            let (of, error) = match denial {
+                Some(first) if !first.0.is_same(&of) => first,
+                _ => (of, error),
+            };
+            if is_last {
+                return Err(error);
+            }
+            denial = Some((of, error));
         }
     }
 

@@ -20,13 +20,20 @@ pub(super) struct Failure {
     text: Arc<str>,
     asked_pause: Option<Duration>,
     has_answered: bool,
+    is_lasting: bool,
 }
 
 impl Failure {
+    /// `true` if access was refused to the request that led.
+    pub(super) fn is_refusal(&self) -> bool {
+        self.kind == ErrorKind::Denied
+    }
+
     /// The failure as an error, for one of the waiters.
     pub(super) fn error(&self) -> Error {
         let error = Error::new(self.kind, self.text.to_string());
         let error = if self.has_answered { error.answered() } else { error };
+        let error = if self.is_lasting { error.lasting() } else { error };
         match self.asked_pause {
             Some(pause) => error.retry_after(pause),
             None => error,
@@ -41,6 +48,7 @@ impl From<&Error> for Failure {
             text: error.to_string().into(),
             asked_pause: error.asked_pause(),
             has_answered: error.has_answered(),
+            is_lasting: error.is_lasting(),
         }
     }
 }
@@ -135,11 +143,12 @@ mod tests {
             .collect();
         tokio::task::yield_now().await;
         let pause = Duration::from_secs(7);
-        lead.publish(Err(&Error::new(ErrorKind::Denied, "no").retry_after(pause)));
+        lead.publish(Err(&Error::new(ErrorKind::Denied, "no").retry_after(pause).lasting()));
         for follower in followers {
             let Turn::Followed(Err(failure)) = follower.await.unwrap() else { panic!("two leaders") };
             let error = failure.error();
             assert_eq!((error.kind(), error.asked_pause()), (ErrorKind::Denied, Some(pause)));
+            assert!(failure.is_refusal() && error.is_lasting());
         }
         assert!(flight.try_lead().is_some());
     }

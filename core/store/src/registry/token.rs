@@ -2,7 +2,7 @@
 //!
 //! | age of the token | decision |
 //! |---|---|
-//! | none yet, or the registry refused it | `Renew`: wait for another |
+//! | none yet, or the registry refused it with 401 | `Renew`: wait for another |
 //! | below its life less a margin | `Use` |
 //! | in the margin | `RenewSoon`: use it, and fetch another one meanwhile |
 //! | past its life | `Renew` |
@@ -36,6 +36,15 @@ pub(super) struct Token {
     pub(super) credential: Credential,
     /// The number of the token among those of one slot.
     pub(super) generation: u64,
+    obtained: Duration,
+    life: Duration,
+}
+
+impl Token {
+    /// The age at which it is to be renewed.
+    fn margin_begins(&self) -> Duration {
+        self.life - (self.life / 4).min(MARGIN_MAX)
+    }
 }
 
 /// The action for a request that needs a token now.
@@ -52,17 +61,10 @@ pub(super) enum Decision {
 #[derive(Debug)]
 struct Current {
     token: Token,
-    obtained: Duration,
-    life: Duration,
     /// `true` if a request used it.
     used: bool,
-}
-
-impl Current {
-    /// The age at which it is to be renewed.
-    fn margin_begins(&self) -> Duration {
-        self.life - (self.life / 4).min(MARGIN_MAX)
-    }
+    /// `true` if the registry has taken it.
+    is_taken: bool,
 }
 
 /// The token of one scope at one registry.
@@ -70,6 +72,8 @@ impl Current {
 pub(super) struct TokenSlot {
     current: Option<Current>,
     generation: u64,
+    /// The generation of the last token that is not used any more.
+    ended: u64,
     /// The time from which on the next renewal may be tried.
     pause_until: Duration,
 }
@@ -78,12 +82,12 @@ impl TokenSlot {
     /// The action of a request at `now`.
     pub(super) fn decide(&mut self, now: Duration) -> Decision {
         let Some(current) = &mut self.current else { return Decision::Renew };
-        let age = now.saturating_sub(current.obtained);
-        if age >= current.life {
+        let age = now.saturating_sub(current.token.obtained);
+        if age >= current.token.life {
             return Decision::Renew;
         }
         current.used = true;
-        if age >= current.margin_begins() && now >= self.pause_until {
+        if age >= current.token.margin_begins() && now >= self.pause_until {
             Decision::RenewSoon(current.token.clone())
         } else {
             Decision::Use(current.token.clone())
@@ -97,14 +101,42 @@ impl TokenSlot {
         asked: Duration,
         life: Duration,
     ) -> Token {
-        self.generation += 1;
-        let token = Token { secret, credential, generation: self.generation };
-        self.current = Some(Current { token: token.clone(), obtained: asked, life, used: false });
+        let token = self.number((secret, credential), asked, life);
+        self.current = Some(Current { token: token.clone(), used: false, is_taken: false });
         token
+    }
+
+    /// A token as [`Self::accept`] takes it, for one request alone.
+    pub(super) fn number(
+        &mut self,
+        (secret, credential): (Secret, Credential),
+        obtained: Duration,
+        life: Duration,
+    ) -> Token {
+        self.generation += 1;
+        Token { secret, credential, generation: self.generation, obtained, life }
+    }
+
+    /// Notes that the registry has taken a token. One that was fetched for one request alone comes into the place of
+    /// another user's that the registry has not taken so far; `true` if it does.
+    pub(super) fn take(&mut self, token: &Token) -> bool {
+        let comes = match &mut self.current {
+            Some(current) if current.token.generation == token.generation => {
+                current.is_taken = true;
+                false
+            }
+            Some(current) => !current.is_taken && current.token.credential != token.credential,
+            None => token.generation > self.ended,
+        };
+        if comes {
+            self.current = Some(Current { token: token.clone(), used: true, is_taken: true });
+        }
+        comes
     }
 
     /// Forgets the token: the next request fetches another one.
     pub(super) fn forget(&mut self) {
+        self.ended = self.generation;
         self.current = None;
     }
 
@@ -115,15 +147,16 @@ impl TokenSlot {
 
     /// The time at which the margin of the token begins.
     pub(super) fn due_at(&self) -> Option<Duration> {
-        self.current.as_ref().map(|current| current.obtained.saturating_add(current.margin_begins()))
+        let token = self.current.as_ref().map(|current| &current.token)?;
+        Some(token.obtained.saturating_add(token.margin_begins()))
     }
 
     /// `true` if the token of `generation` is to be renewed at `now`, although no request asks for it: it is the
     /// current one, was used, and nears its end.
     pub(super) fn is_due(&self, generation: u64, now: Duration) -> bool {
         let current = self.current.as_ref().filter(|current| current.token.generation == generation);
-        let nears = |current: &Current| now.saturating_sub(current.obtained) >= current.margin_begins();
-        current.is_some_and(|current| current.used && nears(current)) && now >= self.pause_until
+        let nears = |token: &Token| now.saturating_sub(token.obtained) >= token.margin_begins();
+        current.is_some_and(|current| current.used && nears(&current.token)) && now >= self.pause_until
     }
 
     /// Notes that a renewal failed.
@@ -131,16 +164,10 @@ impl TokenSlot {
         self.pause_until = now.saturating_add(PAUSE);
     }
 
-    /// Forgets the token if a request cannot use it.
-    pub(super) fn reject_those(&mut self, is_of_no_use: impl Fn(&Token) -> bool) {
-        if self.current.as_ref().is_some_and(|current| is_of_no_use(&current.token)) {
-            self.current = None;
-        }
-    }
-
     /// Notes that the registry refused the token of `generation`: it is no longer used. A newer one stays.
     pub(super) fn reject(&mut self, generation: u64) {
         if self.current.as_ref().is_some_and(|current| current.token.generation == generation) {
+            self.ended = generation;
             self.current = None;
         }
     }
@@ -216,6 +243,30 @@ mod tests {
         assert_eq!(slot.decide(seconds(2)), Decision::Use(new.clone()));
         slot.reject(new.generation);
         assert_eq!(slot.decide(seconds(2)), Decision::Renew);
+    }
+
+    #[test]
+    fn a_token_of_one_request_takes_the_place_of_one_that_was_not_taken() {
+        let other = || (Secret::new("b"), Credential::Identity(Secret::new("i")));
+        let mut slot = TokenSlot::default();
+        let shared = slot.accept(bought("a"), seconds(0), seconds(60));
+        let beside = slot.number(other(), seconds(1), seconds(60));
+        assert_eq!(slot.decide(seconds(2)), Decision::Use(shared.clone()));
+        assert!(slot.take(&beside) && !slot.take(&beside) && !slot.take(&shared));
+        assert_eq!(slot.decide(seconds(2)), Decision::Use(beside.clone()));
+        assert!(slot.is_due(beside.generation, seconds(46)), "it is renewed ahead as any other");
+        // Both are taken: the place is the first one's.
+        let shared = slot.accept(bought("a"), seconds(3), seconds(60));
+        assert!(!slot.take(&shared) && !slot.take(&beside));
+        assert_eq!(slot.decide(seconds(4)), Decision::Use(shared.clone()));
+        // One that was there before others were refused or forgotten does not come back.
+        slot.reject(shared.generation);
+        assert!(!slot.take(&beside) && !slot.take(&shared));
+        let beside = slot.number(other(), seconds(5), seconds(60));
+        slot.forget();
+        assert!(!slot.take(&beside));
+        let beside = slot.number(other(), seconds(6), seconds(60));
+        assert!(slot.take(&beside));
     }
 
     #[test]

@@ -63,7 +63,7 @@ pub(crate) fn store(host: &str, settings: &StoreSettings) -> Arc<dyn Store> {
     open(&location, settings).unwrap()
 }
 
-async fn read(store: &dyn Store, digest: &Digest, offset: u64, len: u64) -> Result<Bytes> {
+pub(crate) async fn read(store: &dyn Store, digest: &Digest, offset: u64, len: u64) -> Result<Bytes> {
     let read = store.read(digest, ByteRange::new(offset, len).unwrap(), Urgency::Demand);
     tokio::time::timeout(HANGS, read).await.expect("a read that ends")
 }
@@ -97,7 +97,7 @@ pub(crate) struct House {
     pub(crate) front: Front,
     config: TempDir,
     layer: Vec<u8>,
-    digest: Digest,
+    pub(crate) digest: Digest,
     _registry: Registry,
 }
 
@@ -536,7 +536,9 @@ async fn a_refusal_that_stays_is_an_error() {
     house.front.set_broken(403);
     let error = read(&*store, &house.digest, 0, 10).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
-    assert_eq!(house.tokens.requests() - requests, 1, "one more try with a new token, no more");
+    let asked = house.tokens.requests() - requests;
+    assert_eq!(asked, 2, "one more try with a new token, and one as nobody, no more");
+    assert!(error.to_string().contains(&format!("the user `{USER}`")), "{error}");
     house.front.set_broken(0);
     house.read_well(&*store, 0, 10).await;
     // A changed password takes effect without a restart.
