@@ -9,8 +9,8 @@
 //! a time. Each pull begins that time again. A pull that fails, or whose process is killed, leaves what was accepted as
 //! it was.
 //!
-//! A repository has one user's credentials at a time. If two users pull from one repository, such as two namespaces of
-//! Kubernetes, those count that have pulled last: the registry gives both the same bytes.
+//! If several users pull from one repository, such as two namespaces of Kubernetes, the credentials of the last three
+//! count, the newest first: a pull that a mirror has answered succeeds with any.
 //!
 //! There is room for some hundred repositories, and pulls at a time. Each registry has its share of it (`shares`): one
 //! whose users bring more than that loses its own oldest credentials, and no other's.
@@ -20,7 +20,7 @@
 
 use headstart_block::Result;
 use headstart_daemon::file::{Readers, replace};
-use headstart_store::{OFFERED_MOST, PULL_CREDENTIALS_MOST, PullCredential, PullCredentials};
+use headstart_store::{EARLIER_MOST, OFFERED_MOST, PULL_CREDENTIALS_MOST, PullCredential, PullCredentials};
 use parking_lot::Mutex;
 use shares::{Entry, beyond};
 use std::collections::BTreeMap;
@@ -67,6 +67,12 @@ impl OfferedSecret {
     }
 }
 
+/// `true` if both are the same user's, with the same secret.
+fn has_same_words(one: &PullCredential, other: &PullCredential) -> bool {
+    let words = |it: &PullCredential| [&it.username, &it.password, &it.identity_token].map(String::clone);
+    words(one) == words(other)
+}
+
 /// The kept credentials of a host.
 #[derive(Debug)]
 pub struct PullSecrets {
@@ -101,17 +107,21 @@ impl RunningPulls {
         self.begun
     }
 
-    /// The credentials of all of them, the newest first, and of one repository as many as are tried.
+    /// The credentials of all of them, the newest first, and of one repository as many as are tried: the newest and the
+    /// oldest ones, so that one user who begins many pulls hides those of no earlier one.
     fn offered(&self) -> BTreeMap<String, Vec<PullCredential>> {
         let mut offered = BTreeMap::<_, Vec<_>>::new();
         for (repository, credential) in self.running.values().rev() {
             let of_repository = offered.entry(repository.clone()).or_default();
-            let words = |credential: &PullCredential| {
-                [&credential.username, &credential.password, &credential.identity_token].map(String::clone)
-            };
-            let is_new = !of_repository.iter().any(|newer| words(newer) == words(credential));
-            if is_new && of_repository.len() < OFFERED_MOST {
+            let is_new = !of_repository.iter().any(|newer| has_same_words(newer, credential));
+            if is_new {
                 of_repository.push(credential.clone());
+            }
+        }
+        for of_repository in offered.values_mut() {
+            let too_many = of_repository.len().saturating_sub(OFFERED_MOST);
+            if too_many > 0 {
+                of_repository.drain(OFFERED_MOST / 2..OFFERED_MOST / 2 + too_many);
             }
         }
         offered
@@ -135,10 +145,12 @@ impl PullSecrets {
         &self.path
     }
 
-    /// `true` while a pull from a repository, as `HOST/REPOSITORY`, goes on whose credentials are known.
+    /// The number of the last pull from a repository, as `HOST/REPOSITORY`, that goes on with credentials. `None` if
+    /// there is none.
     #[must_use]
-    pub fn is_pulling(&self, repository: &str) -> bool {
-        self.pulls.lock().running.values().any(|(running, _)| running == repository)
+    pub fn last_pull(&self, repository: &str) -> Option<u64> {
+        let pulls = self.pulls.lock();
+        pulls.running.iter().rev().find(|(_, (running, _))| running == repository).map(|(number, _)| *number)
     }
 
     /// Uses credentials for the time of a pull. `None` if they cannot be used, which is logged.
@@ -184,29 +196,50 @@ impl PullSecrets {
 /// ended, and those for which there is no room.
 fn keep(kept: &mut PullCredentials, accepted: Option<&OfferedSecret>, (now, until): (u64, u64)) {
     kept.repositories.retain(|_, credential| credential.until > now);
-    for credential in kept.repositories.values_mut() {
+    for all in kept.earlier.values_mut() {
+        all.retain(|credential| credential.until > now);
+    }
+    for credential in kept.repositories.values_mut().chain(kept.earlier.values_mut().flatten()) {
         // Those of an earlier run may have been kept for longer.
         credential.until = credential.until.min(until);
+    }
+    if let Some(accepted) = accepted {
+        let new = accepted.until(until);
+        let earlier = kept.earlier.entry(accepted.repository.clone()).or_default();
+        if let Some(last) = kept.repositories.remove(&accepted.repository) {
+            earlier.insert(0, last);
+        }
+        earlier.retain(|it| !has_same_words(it, &new));
+        earlier.truncate(EARLIER_MOST);
     }
     let weight =
         |(name, credential): (&String, &PullCredential)| Entry::of(name, credential, credential.until);
     let offered =
         kept.offered.iter().flat_map(|(name, all)| all.iter().map(move |it| weight((name, it)).weight));
     let room = PULL_CREDENTIALS_MOST.saturating_sub(FRAME_BYTES + offered.sum::<u64>());
-    if let Some(accepted) = accepted {
-        kept.repositories.remove(&accepted.repository);
-    }
     let accepted = accepted.map(|accepted| (accepted.repository.clone(), accepted.until(until)));
-    let mut entries: Vec<_> = kept.repositories.iter().map(weight).collect();
-    let mut names: Vec<_> = kept.repositories.keys().cloned().collect();
-    if let Some((name, credential)) = &accepted {
+    // Each is by itself: of one repository the earlier ones go first, which are older.
+    let mut entries = Vec::new();
+    let mut places = Vec::new();
+    for (name, credential) in kept.earlier.iter().flat_map(|(name, all)| all.iter().map(move |it| (name, it)))
+    {
         entries.push(weight((name, credential)));
-        names.push(name.clone());
+        places.push((name.clone(), Some(credential.clone())));
+    }
+    for (name, credential) in kept.repositories.iter().chain(accepted.as_ref().map(|(name, it)| (name, it))) {
+        entries.push(weight((name, credential)));
+        places.push((name.clone(), None));
     }
     kept.repositories.extend(accepted);
     for at in beyond(&entries, room) {
-        kept.repositories.remove(&names[at]);
+        match &places[at] {
+            (name, None) => drop(kept.repositories.remove(name)),
+            (name, Some(gone)) => {
+                kept.earlier.entry(name.clone()).or_default().retain(|it| it != gone);
+            }
+        }
     }
+    kept.earlier.retain(|_, all| !all.is_empty());
 }
 
 /// Seconds since 1970.

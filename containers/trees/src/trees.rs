@@ -74,9 +74,9 @@ const ANSWER_HOLDS: Duration = Duration::from_secs(60);
 /// Answers that are kept at most.
 const ANSWERS_MOST: usize = 256;
 /// A question to a registry: a repository, a tag or digest in it, and the digest of the manifest that is meant; if that
-/// is not known, the chain id of the layer. The last part is `true` if it is asked with the credentials of a pull: what
-/// such a question has brought answers none that is asked without.
-type Question = (Location, Selector, Digest, bool);
+/// is not known, the chain id of the layer. The last part is the number of the pull with whose credentials it is asked: what
+/// such a question has brought answers none that is asked with those of another pull, or without any.
+type Question = (Location, Selector, Digest, Option<u64>);
 
 /// A moment's answer of a registry; `None`: the image has no form whose layers are disks.
 type KnownAnswer = (Instant, Option<Arc<ConvertedImage>>);
@@ -162,7 +162,8 @@ impl ImageTrees {
         Self { wish, ..self }
     }
 
-    /// Asks registries with the credentials of these pulls, and only while such a pull goes on. The maker of an image
+    /// Asks registries with the credentials that these pulls offer, while they go on, and with none that are kept: those
+    /// are another pull's, and for disks that were attached then. The maker of an image
     /// can name any other image in its annotations, which clients hand on as labels, and would get its files with the
     /// credentials of an earlier pull.
     #[must_use]
@@ -170,15 +171,20 @@ impl ImageTrees {
         Self { pulls, ..self }
     }
 
-    /// The settings for asking the registry at `location` about an image that is pulled.
-    fn stores_for(&self, location: &Location) -> StoreSettings {
+    /// The settings for asking the registry at `location` about an image that is pulled, and the number of the pull
+    /// whose credentials are shown.
+    fn stores_for(&self, location: &Location) -> (StoreSettings, Option<u64>) {
         let mut stores = self.stores.clone();
-        if let (Some(pulls), Location::Registry { host, repository }) = (&self.pulls, location)
-            && !pulls.is_pulling(&format!("{host}/{repository}"))
-        {
+        let Some(pulls) = &self.pulls else { return (stores, None) };
+        let pull = match location {
+            Location::Registry { host, repository } => pulls.last_pull(&format!("{host}/{repository}")),
+            _ => None,
+        };
+        stores.offered_alone = true;
+        if pull.is_none() {
             stores.pull_credentials = None;
         }
-        stores
+        (stores, pull)
     }
 
     /// Tells the disks which containers start on them.
@@ -191,9 +197,8 @@ impl ImageTrees {
     fn image(&self, wanted: &WantedLayer) -> Result<Option<Arc<ConvertedImage>>> {
         // The same question for every layer, unless it is not known which image the name means.
         let meant = wanted.manifest.unwrap_or(wanted.chain);
-        let stores = self.stores_for(&wanted.location);
-        let by_pull = self.pulls.is_some() && stores.pull_credentials.is_some();
-        let question = (wanted.location.clone(), wanted.selector.clone(), meant, by_pull);
+        let (stores, pull) = self.stores_for(&wanted.location);
+        let question = (wanted.location.clone(), wanted.selector.clone(), meant, pull);
         let now = Instant::now();
         if let Some((at, answer)) = self.answers.lock().get(&question)
             && now.duration_since(*at) < ANSWER_HOLDS

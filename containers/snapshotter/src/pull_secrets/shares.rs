@@ -4,7 +4,7 @@
 //! Its credentials must not take the room of others'. So the oldest ones of the host that has most give way, and the
 //! newest ones of all always stay.
 
-use headstart_store::PullCredential;
+use headstart_store::{PullCredential, owner_of};
 use std::collections::BTreeMap;
 
 /// The weight of the credentials of one repository at least: it bounds their number.
@@ -13,7 +13,7 @@ pub(super) const WEIGHT_LEAST: u64 = 4 << 10;
 /// An entry by what decides whether it stays.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
-    /// The registry, without its port: the owner of a name has all of its ports.
+    /// The owner of the registry, who has all of its ports, and all names below a domain.
     pub(super) host: String,
     /// Its place in time: an older entry has a smaller one.
     pub(super) age: u64,
@@ -24,12 +24,10 @@ impl Entry {
     /// The entry of a repository's credentials.
     pub(super) fn of(repository: &str, credential: &PullCredential, age: u64) -> Self {
         let host = repository.split('/').next().unwrap_or_default();
-        let without_port = host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|c| c.is_ascii_digit()));
-        let host = without_port.map_or(host, |(name, _)| name).to_ascii_lowercase();
         let len = |json: Result<String, _>| json.map_or(WEIGHT_LEAST, |json| json.len() as u64);
         // With the signs between them.
         let weight = len(serde_json::to_string(credential)) + len(serde_json::to_string(repository)) + 4;
-        Self { host, age, weight: weight.max(WEIGHT_LEAST) }
+        Self { host: owner_of(host), age, weight: weight.max(WEIGHT_LEAST) }
     }
 }
 
@@ -86,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_has_one_share_at_all_of_its_ports() {
+    fn an_owner_has_one_share_at_all_ports_and_names() {
         let credential = |password: &str| PullCredential {
             username: "u".into(),
             password: password.into(),
@@ -97,7 +95,9 @@ mod tests {
         for (repository, host) in [
             ("reg.lan/a", "reg.lan"),
             ("Reg.lan:5000/a/b", "reg.lan"),
-            ("[::1]:5000/a", "[::1]"),
+            ("a.evil.example/a", "evil.example"),
+            ("b.evil.example:5000/a", "evil.example"),
+            ("[2001:db8::1]:5000/a", "2001:db8:0:0::/64"),
             ("docker.io/library/a", "docker.io"),
         ] {
             assert_eq!(of(repository), host, "{repository}");

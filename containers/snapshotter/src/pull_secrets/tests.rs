@@ -75,6 +75,56 @@ fn a_file_of_an_earlier_version_is_read_and_goes_on() {
     assert_eq!((after(&secrets, 23), after(&secrets, 25)), (vec!["old".to_owned()], vec![]));
 }
 
+/// As this version writes it, so that later ones read it.
+#[test]
+fn a_file_with_earlier_credentials_is_read_and_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = concat!(
+        r#"{"version":1,"repositories":{"reg.lan/a":"#,
+        r#"{"username":"u","password":"last","identity_token":"","until":99999999999}},"#,
+        r#""earlier":{"reg.lan/a":["#,
+        r#"{"username":"u","password":"before","identity_token":"","until":99999999998},"#,
+        r#"{"username":"u","password":"first","identity_token":"","until":99999999997}]}}"#
+    );
+    std::fs::write(dir.path().join("secrets"), text).unwrap();
+    assert_eq!(serde_json::to_string(&PullCredentials::parse(text.as_bytes()).unwrap()).unwrap(), text);
+    let secrets = secrets(&dir);
+    assert_eq!(after(&secrets, 0), ["last", "before", "first"]);
+    secrets.offer(offered("new")).unwrap().accept();
+    assert_eq!(
+        (after(&secrets, 23), after(&secrets, 25)),
+        (["new", "last", "before"].map(str::to_owned).to_vec(), vec![])
+    );
+}
+
+/// A pull that a mirror has answered succeeds with any credentials.
+#[test]
+fn what_was_accepted_before_is_tried_after_what_was_accepted_last() {
+    let dir = tempfile::tempdir().unwrap();
+    let secrets = secrets(&dir);
+    for password in ["a", "good", "a", "junk"] {
+        secrets.offer(offered(password)).unwrap().accept();
+    }
+    assert_eq!(after(&secrets, 23), ["junk", "a", "good"]);
+    secrets.offer(offered("more")).unwrap().accept();
+    assert_eq!(after(&secrets, 23), ["more", "junk", "a"], "so many and no more");
+    secrets.offer(offered("junk")).unwrap().accept();
+    assert_eq!(after(&secrets, 23), ["junk", "more", "a"]);
+    assert_eq!(after(&secrets, 25), Vec::<String>::new());
+}
+
+/// One user begins many pulls while that of another goes on.
+#[test]
+fn many_pulls_hide_no_earlier_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let secrets = secrets(&dir);
+    let good = secrets.offer(offered("good")).unwrap();
+    let junk: Vec<_> = (0..20).map(|number| secrets.offer(offered(&format!("p{number}"))).unwrap()).collect();
+    let tried = after(&secrets, 0);
+    assert_eq!((tried.len(), &*tried[0], &*tried[7]), (OFFERED_MOST, "p19", "good"));
+    drop((good, junk));
+}
+
 /// Long credentials for one of many repositories of a registry.
 fn of_registry(host: &str, number: usize) -> OfferedSecret {
     OfferedSecret { repository: format!("{host}/r{number}"), ..offered(&"\"".repeat(WORD_MOST)) }
@@ -129,7 +179,11 @@ fn pulls_that_go_on_are_bounded_and_the_oldest_of_the_registry_with_most_count_n
     }
     assert!(last.0 <= 256, "{}", last.0);
     let of_one: Vec<_> = last.1["reg.lan/a"].iter().map(|found| found.password.clone()).collect();
-    assert_eq!((of_one.len(), &*of_one[0]), (OFFERED_MOST, "p399"), "of one repository as many as are tried");
+    assert_eq!(
+        (of_one.len(), &*of_one[0], &*of_one[3]),
+        (OFFERED_MOST, "p399", "p396"),
+        "as many as are tried"
+    );
 }
 
 /// containerd pulls, and has pulled with them.
@@ -140,7 +194,7 @@ fn a_pull_that_counts_no_more_is_accepted_all_the_same() {
     let pull = secrets.offer(offered("p")).unwrap();
     secrets.pulls.lock().running.clear();
     drop(secrets.offer(offered("q")).unwrap());
-    assert!(!secrets.is_pulling("reg.lan/a") && after(&secrets, 0).is_empty());
+    assert!(secrets.last_pull("reg.lan/a").is_none() && after(&secrets, 0).is_empty());
     pull.accept();
     assert_eq!(after(&secrets, 23), ["p"]);
 }
@@ -179,7 +233,7 @@ proptest! {
         let dir = tempfile::tempdir().unwrap();
         let mut secrets = secrets(&dir);
         let mut pulls = Vec::<(String, PullWith)>::new();
-        let mut accepted = None;
+        let mut taken = Vec::<String>::new();
         for event in events {
             match event {
                 Event::Begin(user) => {
@@ -189,7 +243,8 @@ proptest! {
                 Event::Succeed(at) if !pulls.is_empty() => {
                     let (password, pull) = pulls.remove(at.index(pulls.len()));
                     pull.accept();
-                    accepted = Some(password);
+                    taken.retain(|it| *it != password);
+                    taken.insert(0, password);
                 }
                 Event::Fail(at) if !pulls.is_empty() => drop(pulls.remove(at.index(pulls.len()))),
                 Event::Succeed(_) | Event::Fail(_) => {}
@@ -200,13 +255,14 @@ proptest! {
             }
             let kept = PullCredentials::read(secrets.path()).unwrap();
             let found = kept.repositories.get("reg.lan/a").map(|found| &found.password);
-            prop_assert_eq!(found, accepted.as_ref());
+            prop_assert_eq!(found, taken.first());
             let mut wanted: Vec<_> = pulls.iter().rev().map(|(password, _)| password.clone()).collect();
             let mut seen = std::collections::BTreeSet::new();
             wanted.retain(|password| seen.insert(password.clone()));
             let mut tried = kept.of("reg.lan/a", now()).map(|found| found.password.clone()).collect::<Vec<_>>();
-            tried.truncate(tried.len() - usize::from(accepted.is_some()));
+            let accepted = tried.split_off(wanted.len());
             prop_assert_eq!(tried, wanted);
+            prop_assert_eq!(accepted, taken.iter().take(1 + EARLIER_MOST).cloned().collect::<Vec<_>>());
         }
     }
 }

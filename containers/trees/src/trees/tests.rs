@@ -306,9 +306,10 @@ fn credentials_of_pulls_are_shown_to_no_registry_that_nothing_is_pulled_from() {
     let stores = StoreSettings { pull_credentials: Some(file.clone()), ..StoreSettings::default() };
     let location: Location = "oci://reg.lan/apps/web".parse().unwrap();
     let trees = ImageTrees { stores, ..scene.trees };
-    assert_eq!(trees.stores_for(&location).pull_credentials, Some(file));
+    assert_eq!(trees.stores_for(&location).0.pull_credentials, Some(file));
     let trees = trees.with_pulls(Some(pulls));
-    assert_eq!(trees.stores_for(&location).pull_credentials, None);
+    let (stores, pull) = trees.stores_for(&location);
+    assert_eq!((stores.pull_credentials, stores.offered_alone, pull), (None, true, None));
 }
 
 /// An image that names the image of another pull in its annotations is not answered by what that pull has brought.
@@ -323,14 +324,14 @@ fn what_a_pull_has_brought_answers_no_question_without_its_credentials() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let image = format!("{}/app:1", silent.local_addr().unwrap());
     let wanted = WantedLayer::of(&labels_of(&image, 0)).unwrap().unwrap();
-    let remember = |by_pull| {
+    let remember = |pull| {
         let meant = wanted.manifest.unwrap();
-        let question = (wanted.location.clone(), wanted.selector.clone(), meant, by_pull);
+        let question = (wanted.location.clone(), wanted.selector.clone(), meant, pull);
         trees.remember(question, Instant::now(), None);
     };
-    remember(true);
+    remember(Some(1));
     assert_eq!(trees.image(&wanted).unwrap_err().kind(), ErrorKind::Unavailable, "it is asked for");
-    remember(false);
+    remember(None);
     assert_eq!(trees.image(&wanted).unwrap(), None);
     drop(silent);
     runtime.shutdown_background();
