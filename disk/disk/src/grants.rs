@@ -144,12 +144,14 @@ impl Question {
     }
 }
 
-/// Keeps what a store has answered about an image. A refusal that may be meant for the credentials of a pull alone says
-/// nothing about the right of this host: the pull may be that of a user who has none.
+/// Keeps what a store has answered about an image. Access is denied only where all credentials of this host were refused,
+/// also while pulls offer others. But where the image is hidden from one user, no others are asked for: if that one may
+/// be a pull's alone, the answer says nothing about the right of this host.
 pub(crate) async fn keep(store: &dyn Store, answer: &Answer, grants: &Grants, name: &str, digest: &Digest) {
     match answer {
         Ok(None) => grants.renew(name, digest),
         Ok(Some(other)) => grants.renew(name, &other.digest),
+        Err(error) if error.kind() == ErrorKind::Denied => grants.withdraw(name, digest),
         Err(error) if is_refusal(error) && !store.may_have_refused_others().await => {
             grants.withdraw(name, digest);
         }

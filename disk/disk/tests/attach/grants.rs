@@ -87,23 +87,35 @@ fn an_image_that_its_store_has_refused_is_not_attached_any_more() {
     whole.attach(Some(HOUR)).unwrap();
 }
 
-/// A pull with wrong credentials that goes on meanwhile takes no disk away from a host whose registry is away later.
+/// A pull from whose user the image is hidden takes no disk away from a host whose registry is away later. What is denied
+/// was denied to all credentials of the host, whatever goes on.
 #[test]
-fn a_refusal_that_may_be_meant_for_a_pull_withdraws_no_right() {
+fn what_is_hidden_from_the_user_of_a_pull_withdraws_no_right() {
+    use ErrorKind::{Denied, NotFound};
     let whole = Whole::new();
-    for (has_offers, delay) in [(true, 0), (true, 100), (false, 0)] {
+    let cases = [
+        (NotFound, true, 0),
+        (NotFound, true, 100),
+        (NotFound, false, 0),
+        (Denied, true, 0),
+        (Denied, false, 0),
+    ];
+    for (answer, has_offers, delay) in cases {
+        whole.rig.set_failing(None);
+        whole.attach(Some(HOUR)).unwrap();
         whole.rig.store.has_offers.store(has_offers, Ordering::Relaxed);
-        whole.rig.set_failing(Some(ErrorKind::Denied));
+        whole.rig.set_failing(Some(answer));
         *whole.rig.store.delay.lock().unwrap() = Duration::from_millis(delay);
         let before = whole.rig.store.requests.load(Ordering::Relaxed);
         let refused = whole.attach(Some(HOUR)).err().map(|error| error.kind());
         // The answer may come after the attach.
         wait_until("it has answered", LIMIT, || whole.rig.store.requests.load(Ordering::Relaxed) > before);
         std::thread::sleep(Duration::from_millis(3 * delay));
-        assert_eq!(refused, (delay == 0).then_some(ErrorKind::Denied));
+        assert_eq!(refused, (delay == 0).then_some(answer));
         *whole.rig.store.delay.lock().unwrap() = Duration::ZERO;
         whole.rig.set_failing(Some(ErrorKind::Unavailable));
-        assert_eq!(whole.attach(Some(HOUR)).is_ok(), has_offers, "{has_offers} {delay}");
+        let stays = answer == NotFound && has_offers;
+        assert_eq!(whole.attach(Some(HOUR)).is_ok(), stays, "{answer:?} {has_offers} {delay}");
     }
 }
 
