@@ -29,8 +29,8 @@ use crate::tree_name::TreeName;
 use headstart_block::{Error, ErrorKind, Result, private, sync_dir, sync_dir_of};
 use headstart_export::loop_device::{devices_at, make_device, remove_devices, sync_devices};
 use headstart_export::loop_mount::{
-    FrozenFiles, check_writable_ext4, is_mounted, is_served, mount_again, mount_writable, mounts_of,
-    unmount_disk, unmount_unused,
+    FrozenDisk, MountedDisk, check_writable_ext4, is_mounted, is_served, mount_again, mount_writable,
+    mounts_of, unmount_disk, unmount_unused,
 };
 use headstart_image::store::ImageStore;
 use headstart_lsmt::LayerMeta;
@@ -278,14 +278,15 @@ fn clone_frozen(disks: &dyn TreeDisks, place: &Path, access: DiskAccess) -> Resu
 
 /// Freezes the file system of a disk. One that was handed out as a device may be mounted by a virtual machine alone:
 /// `None`.
-fn freeze(place: &Path, access: DiskAccess) -> Result<Option<FrozenFiles>> {
+fn freeze(place: &Path, access: DiskAccess) -> Result<Option<FrozenDisk>> {
     let (disk, files) = (place.join(DISK), place.join(MOUNTPOINT));
-    let frozen = FrozenFiles::freeze(&disk)?;
+    let frozen = MountedDisk::find(&disk)?.freeze().frozen_here()?;
     if frozen.is_some() || access == DiskAccess::Device {
         return Ok(frozen);
     }
     // Its users have it in another mount namespace.
-    let again = if mount_again(&disk, &files)? { FrozenFiles::freeze(&disk)? } else { None };
+    let is_found = mount_again(&disk, &files)?;
+    let again = if is_found { MountedDisk::find(&disk)?.freeze().frozen_here()? } else { None };
     let lost = || {
         Error::new(ErrorKind::Conflict, "its file system is used, and cannot be found to be frozen")
             .about(place.display())
@@ -303,7 +304,7 @@ pub(crate) fn recover(place: &Path) -> Result<()> {
     if !sealing.exists() {
         return Ok(());
     }
-    FrozenFiles::thaw(&place.join(DISK))?;
+    FrozenDisk::thaw(devices_at(&place.join(DISK))?)?;
     remove_directory(&sealing)
 }
 

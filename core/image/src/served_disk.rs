@@ -126,9 +126,9 @@ pub enum ControlAnswer {
 pub enum CommitMoment {
     /// This host has them mounted, and they were frozen: all that was written to them was on the disk.
     Frozen,
-    /// The disk was in use, and nothing was frozen: its users may have had more to write.
+    /// The disk was in use, and not all was frozen: its users may have had more to write.
     InUse {
-        /// The error, if this host has them mounted and they could not be frozen.
+        /// The errors, if this host has some mounted that could not be frozen.
         error: Option<String>,
     },
 }

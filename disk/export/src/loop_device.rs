@@ -189,10 +189,21 @@ pub(crate) fn denied() -> Error {
 /// Sets up the loop device that is the next free one, so that a disk that is mounted soon need not wait for that: a
 /// change of a device's longest request takes the kernel 10 ms and more. It keeps that setting when the device gets a
 /// file. Best effort: [`attach`] does what is left to do.
+///
+/// Another program may take the number first. Its device is left alone if it has its file by then; one that gets its
+/// file within the next few system calls waits once for the change, and keeps the setting, as every later user of the
+/// number does.
 pub fn set_up_next_device() {
-    if let Ok(number) = open_control().and_then(|control| free_device(&control)) {
+    if let Ok(number) = open_control().and_then(|control| free_device(&control))
+        && !is_taken(Path::new(DEVICES), number)
+    {
         set_queue(number);
     }
+}
+
+/// `true` if a loop device in the kernel's directory has a file.
+pub(crate) fn is_taken(devices: &Path, number: u32) -> bool {
+    devices.join(format!("loop{number}/loop/backing_file")).exists()
 }
 
 /// Opens the device that gives numbers.

@@ -21,12 +21,10 @@
 //! The kernel parses the file system. An image's publisher can give the kernel damaged structures; kernels guard
 //! against these, but have had faults there. Mount no image of a publisher whose containers you would not run as root.
 
-use crate::loop_device::{
-    LoopUse, attach, backing_of, denied, device_over, devices_at, devices_over, identity, is_loss,
-};
+use crate::loop_device::{LoopUse, attach, backing_of, denied, device_over, devices_over, identity, is_loss};
 use headstart_block::file_system::SUPERBLOCK_AT;
 use headstart_block::{Error, ErrorKind, FileSystemKind, Result};
-use rustix::fs::{Mode, OFlags, major, minor};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, major, minor, statx};
 use rustix::io::Errno;
 use rustix::ioctl::{NoArg, Opcode, ioctl};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
@@ -294,9 +292,14 @@ struct AlignedBlock([u8; DIRECT_LEN]);
 /// # Errors
 /// Errors of the operating system.
 pub fn mounts_of(device: &Path) -> Result<Vec<PathBuf>> {
+    Ok(listed_mounts(device)?.into_iter().map(|mount| mount.at).collect())
+}
+
+/// The mounts of a block device that this process sees; none if the device is gone.
+fn listed_mounts(device: &Path) -> Result<Vec<ListedMount>> {
     let Some(number) = number_of(device)? else { return Ok(Vec::new()) };
     let mounts = fs::read(MOUNTS).map_err(|error| Error::io("cannot read", error).about(MOUNTS))?;
-    Ok(mounts_among(&mounts, number))
+    Ok(mounts_among(&mounts, device, number))
 }
 
 /// The number of a block device; `None` if it is gone.
@@ -308,14 +311,45 @@ fn number_of(device: &Path) -> Result<Option<u64>> {
     }
 }
 
-/// The places of a device in a list of mounts as the kernel writes it.
-fn mounts_among(mounts: &[u8], device: u64) -> Vec<PathBuf> {
-    let wanted = format!("{}:{}", major(device), minor(device));
+/// A mount, as the kernel lists it.
+#[derive(Debug)]
+struct ListedMount {
+    id: u64,
+    at: PathBuf,
+    /// The name of the file system.
+    kind: String,
+    /// `true` if nothing can be written to the file system, by no mount of it.
+    is_read_only: bool,
+    /// `true` if the file system has its device's number.
+    has_number: bool,
+}
+
+/// The mounts of a device in a list of mounts as the kernel writes it.
+fn mounts_among(mounts: &[u8], device: &Path, number: u64) -> Vec<ListedMount> {
+    let wanted = format!("{}:{}", major(number), minor(number));
+    // A btrfs may have several devices, and has a number of its own. The users of FUSE choose their sources.
+    let is_source = |kind: &str, source: &[u8]| {
+        let source = PathBuf::from(OsString::from_vec(unescaped(source)));
+        kind == "btrfs" && (source == device || number_of(&source).is_ok_and(|found| found == Some(number)))
+    };
     let of_device = mounts.split(|byte| *byte == b'\n').filter_map(|line| {
-        let mut words = line.split(|byte| *byte == b' ');
-        (words.nth(2) == Some(wanted.as_bytes())).then(|| words.nth(1)).flatten()
+        let end = line.windows(3).position(|word| word == b" - ")?;
+        let words: Vec<_> = line[..end].split(|byte| *byte == b' ').collect();
+        let last: Vec<_> = line[end + 3..].split(|byte| *byte == b' ').collect();
+        let (&[id, _, own, _, at, ..], &[kind, source, options, ..]) = (&words[..], &last[..]) else {
+            return None;
+        };
+        let kind = String::from_utf8_lossy(kind).into_owned();
+        let has_number = own == wanted.as_bytes();
+        (has_number || is_source(&kind, source)).then(|| ListedMount {
+            id: std::str::from_utf8(id).ok().and_then(|id| id.parse().ok()).unwrap_or_default(),
+            at: PathBuf::from(OsString::from_vec(unescaped(at))),
+            kind,
+            is_read_only: options.split(|byte| *byte == b',').next() == Some(b"ro"),
+            has_number,
+        })
     });
-    of_device.map(|path| PathBuf::from(OsString::from_vec(unescaped(path)))).collect()
+    of_device.collect()
 }
 
 /// A path of a list of mounts, in which the kernel writes some bytes as a backslash and three octal digits.
@@ -335,13 +369,17 @@ fn unescaped(mut text: &[u8]) -> Vec<u8> {
 }
 
 /// A mount of the file system on a block device, open; `None` if this process sees none on a directory.
-fn open_mount(device: &Path) -> Result<Option<(File, PathBuf)>> {
+fn open_mount(device: &Path) -> Result<Option<(File, ListedMount)>> {
     let Some(wanted) = number_of(device)? else { return Ok(None) };
     // A container decides what is at its paths: nothing but a directory is opened, and the device is compared.
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let opened = mounts_of(device)?.into_iter().find_map(|at| {
-        let root = File::from(rustix::fs::open(&at, flags, Mode::empty()).ok()?);
-        (root.metadata().ok()?.dev() == wanted).then_some((root, at))
+    let opened = listed_mounts(device)?.into_iter().find_map(|mount| {
+        let root = File::from(rustix::fs::open(&mount.at, flags, Mode::empty()).ok()?);
+        let is_it = match mount.has_number {
+            true => root.metadata().ok()?.dev() == wanted,
+            false => statx(&root, c"", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID).ok()?.stx_mnt_id == mount.id,
+        };
+        is_it.then_some((root, mount))
     });
     Ok(opened)
 }
@@ -349,121 +387,200 @@ fn open_mount(device: &Path) -> Result<Option<(File, PathBuf)>> {
 /// A file system that takes no writes, and whose disk has all that was written before, until this is dropped: programs
 /// that write to it wait.
 #[derive(Debug)]
-pub struct FrozenFiles(File);
+struct FrozenFiles(File);
 
 impl FrozenFiles {
-    /// Freezes the file system that is mounted from the file `disk`, after most of what was written has reached it.
-    /// `None` if this process sees no mount of it.
-    ///
-    /// # Errors
-    /// Errors of the operating system.
-    pub fn freeze(disk: &Path) -> Result<Option<Self>> {
-        let Some((device, opened)) = device_over(disk)? else { return Ok(None) };
-        let Some((root, at)) = open_mount(&device)? else { return Ok(None) };
-        let failed = |error| Error::io("cannot be frozen", error).about(at.display());
-        Self::of(root, &opened).map(Some).map_err(failed)
-    }
-
-    /// Freezes the file system with the directory `root`, which is on a device.
-    fn of(root: File, device: &File) -> std::io::Result<Self> {
-        rustix::fs::syncfs(&root)?;
-        device.sync_all()?;
+    fn freeze(root: File) -> std::io::Result<Self> {
         // SAFETY: the request ignores its argument, so the kernel reads and writes no memory of this process.
         unsafe { ioctl(&root, NoArg::<FREEZE>::new()) }?;
         Ok(Self(root))
-    }
-
-    /// Ends the freezing of the file systems that are mounted from a file of the path `disk`, if a process that was
-    /// killed has left them frozen.
-    ///
-    /// # Errors
-    /// Errors of the operating system.
-    pub fn thaw(disk: &Path) -> Result<()> {
-        for device in devices_at(disk)? {
-            drop(open_mount(&device)?.map(|(root, _)| Self(root)));
-        }
-        Ok(())
     }
 }
 
 impl Drop for FrozenFiles {
     fn drop(&mut self) {
         // An error says that it is not frozen.
-        // SAFETY: the request ignores its argument, so the kernel reads and writes no memory of this process.
-        let _ = unsafe { ioctl(&self.0, NoArg::<THAW>::new()) };
+        let _ = thaw_root(&self.0);
     }
+}
+
+/// Ends the freezing of the file system with the directory `root`.
+fn thaw_root(root: &File) -> std::io::Result<()> {
+    // SAFETY: the request ignores its argument, so the kernel reads and writes no memory of this process.
+    unsafe { ioctl(root, NoArg::<THAW>::new()) }?;
+    Ok(())
 }
 
 /// The file systems on a disk that this process sees mounted, on the whole disk, on its partitions and on volumes made
-/// of these. All of them are frozen until this is dropped.
-#[derive(Debug, Default)]
-pub struct FrozenDisk {
-    frozen: Vec<FrozenFiles>,
-    /// Those that another program has frozen.
-    by_others: usize,
+/// of these.
+#[derive(Debug)]
+pub struct MountedDisk {
+    /// The block devices of the disk. One that this process may not open is not: what is below it is.
+    devices: Vec<(PathBuf, Option<File>)>,
+    mounts: Vec<DiskMount>,
 }
 
-impl FrozenDisk {
-    /// Freezes them. `disk` is the disk's file, or its block device.
-    ///
-    /// # Errors
-    /// Errors of the operating system. Nothing stays frozen then.
-    pub fn freeze(disk: &Path) -> Result<Self> {
-        let mut all = Self::default();
-        let devices = devices_of(disk)?;
-        for (device, opened) in &devices {
-            let Some((root, at)) = open_mount(device)? else { continue };
-            match FrozenFiles::of(root, opened) {
-                Ok(frozen) => all.frozen.push(frozen),
-                Err(error) if Errno::from_io_error(&error) == Some(Errno::BUSY) => all.by_others += 1,
-                Err(error) => return Err(Error::io("cannot be frozen", error).about(at.display())),
-            }
-        }
-        // What a file system has written may be kept by its device.
-        for (device, opened) in devices.iter().filter(|_| !all.is_empty()) {
-            let failed = |error| Error::io("cannot be made durable", error).about(device.display());
-            opened.sync_all().map_err(failed)?;
-        }
-        Ok(all)
-    }
+#[derive(Debug)]
+struct DiskMount {
+    device: PathBuf,
+    root: File,
+    listed: ListedMount,
+}
 
-    /// `true` if no file system was found.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.frozen.is_empty() && self.by_others == 0
-    }
-
-    /// Ends the freezing that a process has left which was killed.
+impl MountedDisk {
+    /// Finds them. `disk` is the disk's file, or its block device.
     ///
     /// # Errors
     /// Errors of the operating system.
-    pub fn thaw(disk: &Path) -> Result<()> {
-        for (device, _) in devices_of(disk)? {
-            drop(open_mount(&device)?.map(|(root, _)| FrozenFiles(root)));
+    pub fn find(disk: &Path) -> Result<Self> {
+        let devices = devices_of(disk)?;
+        let mut mounts = Vec::new();
+        for (device, _) in &devices {
+            if let Some((root, listed)) = open_mount(device)? {
+                mounts.push(DiskMount { device: device.clone(), root, listed });
+            }
         }
-        Ok(())
+        Ok(Self { devices, mounts })
+    }
+
+    /// The devices that have them.
+    pub fn devices(&self) -> impl Iterator<Item = &Path> {
+        self.mounts.iter().map(|mount| mount.device.as_path())
+    }
+
+    /// Freezes them, after most of what was written has reached the disk. One that cannot be frozen holds up no other:
+    /// [`FrozenDisk::not_frozen`].
+    #[must_use]
+    pub fn freeze(self) -> FrozenDisk {
+        let mut all = FrozenDisk::default();
+        if self.mounts.is_empty() {
+            return all;
+        }
+        for DiskMount { root, listed, .. } in &self.mounts {
+            if let Err(error) = rustix::fs::syncfs(root) {
+                let error = Error::io(format!("its {} cannot be written", listed.kind), error.into());
+                all.not_frozen.push(error.about(listed.at.display()));
+            }
+        }
+        // The same is done once more below, and takes less time there, while programs wait.
+        let _ = sync(&self.devices);
+        for DiskMount { root, listed, .. } in self.mounts {
+            let error = match FrozenFiles::freeze(root) {
+                Ok(frozen) => {
+                    all.frozen.push(frozen);
+                    continue;
+                }
+                Err(error) => error,
+            };
+            match Errno::from_io_error(&error) {
+                Some(Errno::BUSY) => all.by_others.push(listed.at),
+                // Some cannot be frozen: nothing is written to this one.
+                Some(Errno::OPNOTSUPP) if listed.is_read_only => all.read_only += 1,
+                _ => {
+                    let error = Error::io(format!("its {} cannot be frozen", listed.kind), error);
+                    all.not_frozen.push(error.about(listed.at.display()));
+                }
+            }
+        }
+        // What a file system has written may be kept by its device.
+        all.not_frozen.extend(sync(&self.devices));
+        all
+    }
+}
+
+/// File systems on a disk that are frozen until this is dropped.
+#[derive(Debug, Default)]
+pub struct FrozenDisk {
+    frozen: Vec<FrozenFiles>,
+    /// The places of those that another program has frozen.
+    by_others: Vec<PathBuf>,
+    /// The number of those that cannot be frozen and need not be.
+    read_only: usize,
+    not_frozen: Vec<Error>,
+}
+
+/// Makes what the devices have taken durable in the disk. Returns their errors.
+fn sync(devices: &[(PathBuf, Option<File>)]) -> Vec<Error> {
+    let failed = devices.iter().filter_map(|(device, opened)| {
+        let error = opened.as_ref()?.sync_all().err()?;
+        Some(Error::io("cannot be made durable", error).about(device.display()))
+    });
+    failed.collect()
+}
+
+impl FrozenDisk {
+    /// `true` if no file system was found.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.frozen.is_empty()
+            && self.by_others.is_empty()
+            && self.read_only == 0
+            && self.not_frozen.is_empty()
+    }
+
+    /// The errors of those that could not be frozen.
+    #[must_use]
+    pub fn not_frozen(&self) -> &[Error] {
+        &self.not_frozen
+    }
+
+    /// The same, if all that was found was frozen here. `None` if nothing was found.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`] if another program has frozen one, and may end that at any time; the first error of one
+    /// that could not be frozen.
+    pub fn frozen_here(mut self) -> Result<Option<Self>> {
+        if !self.not_frozen.is_empty() {
+            return Err(self.not_frozen.swap_remove(0));
+        }
+        if let Some(at) = self.by_others.first() {
+            return Err(Error::new(ErrorKind::Conflict, "another program has frozen it").about(at.display()));
+        }
+        Ok((!self.is_empty()).then_some(self))
+    }
+
+    /// Ends the freezing of the file systems on these devices and on those made of them, if a process that was killed
+    /// has left them frozen. Returns their number.
+    ///
+    /// # Errors
+    /// Errors of the operating system.
+    pub fn thaw(devices: Vec<PathBuf>) -> Result<usize> {
+        let mut thawed = 0;
+        for device in with_made_of(devices) {
+            // The kernel refuses it for one that is not frozen.
+            thawed += usize::from(open_mount(&device)?.is_some_and(|(root, _)| thaw_root(&root).is_ok()));
+        }
+        Ok(thawed)
     }
 }
 
 /// The block devices of a disk, open: its own or those over its file, their partitions, and the devices made of these.
-fn devices_of(disk: &Path) -> Result<Vec<(PathBuf, File)>> {
+fn devices_of(disk: &Path) -> Result<Vec<(PathBuf, Option<File>)>> {
     let looked = |error| Error::io("cannot be looked at", error).about(disk.display());
     let disk = disk.canonicalize().map_err(looked)?;
-    let mut devices = match disk.metadata().map_err(looked)?.file_type().is_block_device() {
-        true => vec![(disk.clone(), File::open(&disk).map_err(looked)?)],
-        false => devices_over(&disk)?,
+    let lower: Vec<_> = match disk.metadata().map_err(looked)?.file_type().is_block_device() {
+        true => vec![(disk.clone(), File::open(&disk).ok())],
+        false => devices_over(&disk)?.into_iter().map(|(path, opened)| (path, Some(opened))).collect(),
     };
+    let all = with_made_of(lower.iter().map(|(path, _)| path.clone()).collect());
+    // A file system writes all that it has when it is frozen, also to a device that this process may not open.
+    let upper = all.into_iter().skip(lower.len()).map(|path| (path.clone(), File::open(path).ok()));
+    Ok(lower.into_iter().chain(upper.collect::<Vec<_>>()).collect())
+}
+
+/// Block devices, and after them their partitions and the devices made of these.
+fn with_made_of(mut devices: Vec<PathBuf>) -> Vec<PathBuf> {
     let mut at = 0;
-    while let Some((device, _)) = devices.get(at) {
+    while let Some(device) = devices.get(at) {
         for upper in made_of(device) {
-            // One that is gone since, or that several lower ones share, is left out.
-            let is_known = devices.iter().any(|(known, _)| *known == upper);
-            devices
-                .extend((!is_known).then(|| File::open(&upper).ok()).flatten().map(|opened| (upper, opened)));
+            // Several lower ones may share one.
+            if !devices.contains(&upper) {
+                devices.push(upper);
+            }
         }
         at += 1;
     }
-    Ok(devices)
+    devices
 }
 
 /// The partitions of a block device, and the devices that use it, such as volumes of LVM.

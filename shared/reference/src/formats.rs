@@ -52,6 +52,7 @@ const FORMATS: [Format; 12] = [
             "core/lsmt/src/writable/pending.rs",
             "core/lsmt/src/writable/clone.rs",
             "core/image/src/served_disk.rs",
+            "disk/diskd/src/freezing.rs",
         ],
     ),
     ("cache", "The cache", &["disk/cache/src/sidecar.rs", "disk/disk/src/grants.rs"]),

@@ -55,7 +55,7 @@ pub(super) struct Made {
     /// the image, `in_use` if its users may have had more to write.
     #[serde(skip_serializing_if = "Option::is_none")]
     moment: Option<&'static str>,
-    /// The error for which file systems that this host has mounted were not frozen.
+    /// The errors for which file systems that this host has mounted were not frozen; the others were.
     #[serde(skip_serializing_if = "Option::is_none")]
     not_frozen: Option<String>,
 }
@@ -137,19 +137,19 @@ impl Made {
 impl Made {
     /// The state of the file systems in the image of a disk that is attached.
     fn moment(&self) -> Option<String> {
-        const SYNC: &str = "run `sync` or `fsfreeze` in its guest first (QEMU's agent: guest-fsfreeze-freeze) and \
-                            commit again to have it";
+        const SYNC: &str = "run `sync` or `fsfreeze` in its guest (QEMU's agent: guest-fsfreeze-freeze), or where it \
+                            is mounted, and commit again to have it";
         Some(match (self.moment?, &self.not_frozen) {
             ("frozen", _) => {
                 "whole: those that this host has mounted were frozen for a moment, without a loss".to_owned()
             }
             (_, None) => format!(
-                "as after a loss of power: this host has none of them mounted, and what a guest had not written yet \
-                 is missing; {SYNC}"
+                "as after a loss of power, if one was in use: none of them is mounted in this mount namespace, and \
+                 what was not written yet is missing; {SYNC}"
             ),
             (_, Some(error)) => format!(
-                "as after a loss of power: they could not be frozen ({error}), and what was not written yet is \
-                 missing; {SYNC}"
+                "as after a loss of power, where they could not be frozen ({error}): what was not written there yet \
+                 is missing; end what writes there, and commit again to have it"
             ),
         })
     }

@@ -31,7 +31,7 @@ impl TreeDisks for PlainFiles {
 
     fn clone_written(&self, written: &Path, to: &Path) -> Result<()> {
         let disk = written.with_file_name(DISK);
-        assert!(FrozenFiles::freeze(&disk).is_err(), "it is frozen already");
+        assert!(freeze_here(&disk).is_err(), "it is frozen already");
         if self.0.load(Ordering::SeqCst) == 0 {
             return WritableDisk::open_alone(written)?.clone_to(to, Uuid::new_v4()).map(|_| ());
         }
@@ -39,6 +39,10 @@ impl TreeDisks for PlainFiles {
         fs::create_dir(to).unwrap();
         Err(Error::new(ErrorKind::Conflict, "another garbage collection or commit is going on"))
     }
+}
+
+fn freeze_here(disk: &Path) -> Result<Option<FrozenDisk>> {
+    MountedDisk::find(disk)?.freeze().frozen_here()
 }
 
 /// The place of a disk that is mounted, and the file of its layer. `None` if this is not root.
@@ -84,15 +88,15 @@ fn a_disk_whose_mounts_are_elsewhere_is_frozen_and_sealed_once_it_can_be_cloned(
 fn what_an_interrupted_sealing_has_left_is_ended_and_a_failed_one_leaves_nothing() {
     let Some((_dir, place, layer)) = mounted() else { return };
     let (disk, files) = (place.join(DISK), place.join(MOUNTPOINT));
-    let forget = || std::mem::forget(FrozenFiles::freeze(&disk).unwrap().unwrap());
+    let forget = || std::mem::forget(freeze_here(&disk).unwrap().unwrap());
     forget();
     // Nothing was begun here: another program has frozen it.
     recover(&place).unwrap();
-    assert!(FrozenFiles::freeze(&disk).is_err());
+    assert!(freeze_here(&disk).is_err());
     fs::create_dir_all(place.join(SEALING).join(CLONE)).unwrap();
     recover(&place).unwrap();
     assert!(!place.join(SEALING).exists());
-    drop(FrozenFiles::freeze(&disk).unwrap());
+    drop(freeze_here(&disk).unwrap());
 
     let disks = PlainFiles(AtomicUsize::new(0));
     let state = SealedState::Open(DiskAccess::Directory);

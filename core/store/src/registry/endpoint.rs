@@ -5,7 +5,7 @@
 
 use super::attempt::Attempt;
 use super::auth::{Access, Auth, Refusal};
-use super::credentials::Credential;
+use super::credential::Credential;
 use super::routes::BlobRoutes;
 use super::{CHECKED, Clock};
 use crate::counters::Meter;

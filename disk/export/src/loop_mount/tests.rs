@@ -1,5 +1,7 @@
 use super::*;
-use crate::loop_device::{make_device, remove_devices, set_unless_equal, set_up_next_device};
+use crate::loop_device::{
+    devices_at, is_taken, make_device, remove_devices, set_unless_equal, set_up_next_device,
+};
 use headstart_testkit::process::{installed, is_root, skipped};
 use std::io::{self, Write};
 use std::process::Command;
@@ -47,7 +49,7 @@ impl Scene {
 
 impl Drop for Scene {
     fn drop(&mut self) {
-        let _ = FrozenFiles::thaw(&self.disk);
+        let _ = devices_at(&self.disk).and_then(FrozenDisk::thaw);
         for entry in fs::read_dir(self.dir.path()).unwrap() {
             while unmount_disk(&entry.as_ref().unwrap().path()).unwrap_or(false) {}
         }
@@ -71,6 +73,11 @@ fn the_queue_of_a_device_is_set_and_not_again() {
         set_unless_equal(&path, 256).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), after, "{before}");
     }
+    // A device that another program has taken since is left alone.
+    fs::create_dir_all(dir.path().join("loop5/loop")).unwrap();
+    assert!(!is_taken(dir.path(), 5));
+    fs::write(dir.path().join("loop5/loop/backing_file"), "/x\n").unwrap();
+    assert!(is_taken(dir.path(), 5) && !is_taken(dir.path(), 6));
     let Some(scene) = Scene::new() else { return };
     set_up_next_device();
     let at = scene.directory("at");
@@ -103,11 +110,15 @@ fn a_file_system_that_is_in_use_is_not_mounted_from_a_second_device() {
     assert!(is_mounted(&first).unwrap());
 }
 
+fn freeze(disk: &Path) -> FrozenDisk {
+    MountedDisk::find(disk).unwrap().freeze()
+}
+
 #[test]
 fn a_frozen_file_system_is_found_at_any_path_and_a_freeze_that_was_left_is_ended() {
     let Some(scene) = Scene::new() else { return };
     let at = scene.directory("a b\\c\td");
-    assert!(FrozenFiles::freeze(&scene.disk).unwrap().is_none());
+    assert!(freeze(&scene.disk).frozen_here().unwrap().is_none());
     mount_writable(&scene.disk, &at).unwrap();
     let device = devices_at(&scene.disk).unwrap().remove(0);
     assert_eq!(mounts_of(&device).unwrap(), [at.as_path()]);
@@ -117,17 +128,18 @@ fn a_frozen_file_system_is_found_at_any_path_and_a_freeze_that_was_left_is_ended
     mount("none", &at, c"tmpfs", MountFlags::empty(), None).unwrap();
     for ends in [
         |frozen, _: &Path| drop(frozen),
-        |frozen, disk: &Path| {
+        |frozen, device: &Path| {
             std::mem::forget(frozen);
-            FrozenFiles::thaw(disk).unwrap();
+            assert_eq!(FrozenDisk::thaw(vec![device.to_owned()]).unwrap(), 1);
+            assert_eq!(FrozenDisk::thaw(vec![device.to_owned()]).unwrap(), 0, "it is not frozen any more");
         },
     ] {
-        let frozen = FrozenFiles::freeze(&scene.disk).unwrap().unwrap();
+        let frozen = freeze(&scene.disk).frozen_here().unwrap().unwrap();
         fs::write(at.join("above"), "").unwrap();
         let writing = write_beside(&over);
         thread::park_timeout(MOMENT);
         assert!(!writing.is_finished());
-        ends(frozen, &scene.disk);
+        ends(frozen, &device);
         writing.join().unwrap();
     }
 }
@@ -135,23 +147,70 @@ fn a_frozen_file_system_is_found_at_any_path_and_a_freeze_that_was_left_is_ended
 #[test]
 fn all_file_systems_of_a_disk_are_frozen_at_once_and_one_that_others_froze_stays_frozen() {
     let Some(scene) = Scene::new() else { return };
-    assert!(FrozenDisk::freeze(&scene.disk).unwrap().is_empty());
+    assert!(freeze(&scene.disk).is_empty());
     let at = scene.directory("at");
     mount_writable(&scene.disk, &at).unwrap();
     let device = devices_at(&scene.disk).unwrap().remove(0);
     for disk in [&scene.disk, &device] {
-        let frozen = FrozenDisk::freeze(disk).unwrap();
-        assert!(!frozen.is_empty());
+        let frozen = freeze(disk);
+        assert!(!frozen.is_empty() && frozen.not_frozen().is_empty());
         let writing = write_beside(&at);
         thread::park_timeout(MOMENT);
         assert!(!writing.is_finished());
         // The second ends without a change.
-        assert!(!FrozenDisk::freeze(disk).unwrap().is_empty());
+        let second = freeze(disk);
+        assert!(!second.is_empty() && second.not_frozen().is_empty());
+        assert_eq!(second.frozen_here().unwrap_err().kind(), ErrorKind::Conflict);
         thread::park_timeout(MOMENT);
         assert!(!writing.is_finished());
         std::mem::forget(frozen);
-        FrozenDisk::thaw(disk).unwrap();
+        assert_eq!(FrozenDisk::thaw(vec![device.clone()]).unwrap(), 1);
         writing.join().unwrap();
+    }
+}
+
+/// Cloud images have a vfat for their firmware beside their own file system; EROFS cannot be frozen either.
+#[test]
+fn a_file_system_that_cannot_be_frozen_leaves_no_other_one_unfrozen() {
+    let Some(scene) = Scene::new().filter(|_| installed(&["mkfs.erofs", "losetup"])) else { return };
+    let (files, boot, at) = (scene.directory("files"), scene.directory("boot"), scene.directory("at"));
+    let erofs = scene.dir.path().join("erofs");
+    let made = Command::new("mkfs.erofs").arg(&erofs).arg(&files).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let end = 32 << 20;
+    let file = File::options().write(true).open(&scene.disk).unwrap();
+    file.write_all_at(&fs::read(&erofs).unwrap(), end).unwrap();
+    // The devices are listed by their numbers: the file system that cannot be frozen is first in one round.
+    for offsets in [[end, 0], [0, end]] {
+        for offset in offsets {
+            let mut command = Command::new("losetup");
+            command.args(["--find", "--show", "--offset", &offset.to_string()]).arg(&scene.disk);
+            let made = command.output().unwrap();
+            let device = PathBuf::from(String::from_utf8(made.stdout).unwrap().trim());
+            let (place, kind) = if offset == 0 { (&at, c"ext4") } else { (&boot, c"erofs") };
+            let flags = if offset == 0 { MountFlags::empty() } else { MountFlags::RDONLY };
+            mount(&device, place, kind, flags, None).unwrap();
+        }
+        let mounted = MountedDisk::find(&scene.disk).unwrap();
+        assert_eq!(mounted.mounts.len(), 2);
+        let frozen = mounted.freeze();
+        assert!(frozen.not_frozen().is_empty(), "nothing is written to it: {:?}", frozen.not_frozen());
+        let writing = write_beside(&at);
+        thread::park_timeout(MOMENT);
+        assert!(!writing.is_finished());
+        drop(frozen);
+        writing.join().unwrap();
+        // One that may be written to is named.
+        let mut mounted = MountedDisk::find(&scene.disk).unwrap();
+        mounted.mounts.iter_mut().for_each(|mount| mount.listed.is_read_only = false);
+        let frozen = mounted.freeze();
+        let errors: Vec<_> = frozen.not_frozen().iter().map(Error::to_string).collect();
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        assert!(errors[0].contains("boot: its erofs cannot be frozen"), "{errors:?}");
+        assert_eq!(frozen.frozen.len(), 1);
+        drop(frozen);
+        assert!(unmount_disk(&at).unwrap() && unmount_disk(&boot).unwrap());
+        remove_devices(&scene.disk).unwrap();
     }
 }
 
@@ -210,11 +269,22 @@ fn an_ext4_that_asks_the_kernel_for_more_is_not_mounted_for_writing() {
 
 #[test]
 fn paths_in_a_list_of_mounts_are_read_as_they_are() {
-    let list = b"22 1 7:3 / /a\\040b\\134c rw - ext4 /dev/loop3 rw\nnonsense\n\
-        23 1 7:31 / /other rw - ext4 /dev/loop31 rw\n24 1 7:3 / /t\\011n\\012\xff\\9 rw - ext4 /dev/loop3 rw\n";
-    let found = mounts_among(list, rustix::fs::makedev(7, 3));
-    let bytes: Vec<_> = found.into_iter().map(|path| path.into_os_string().into_vec()).collect();
-    assert_eq!(bytes, [b"/a b\\c".as_slice(), b"/t\tn\n\xff\\9"]);
+    let list = b"22 1 7:3 / /a\\040b\\134c rw - ext4 /dev/loop3 rw\nnonsense\n25 1 - -\n\
+        23 1 7:31 / /other rw - ext4 /dev/loop31 rw\n\
+        24 1 7:3 / /t\\011n\\012\xff\\9 ro shared:1 - ext4 /dev/loop3 ro,noload\n\
+        31 1 0:41 /sub /btrfs rw - btrfs /dev/loop3 rw,subvol=/sub\n\
+        32 1 0:42 / /fuse rw - fuse.other /dev/loop3 rw\n33 1 0:43 / /btrfs2 rw - btrfs /dev/loop31 rw\n";
+    let found = mounts_among(list, Path::new("/dev/loop3"), rustix::fs::makedev(7, 3));
+    let found = found
+        .into_iter()
+        .map(|mount| (mount.id, mount.at.into_os_string().into_vec(), mount.is_read_only, mount.has_number));
+    let at = |path: &[u8]| path.to_vec();
+    let expected = [
+        (22, at(b"/a b\\c"), false, true),
+        (24, at(b"/t\tn\n\xff\\9"), true, true),
+        (31, at(b"/btrfs"), false, false),
+    ];
+    assert_eq!(found.collect::<Vec<_>>(), expected);
 }
 
 #[test]
