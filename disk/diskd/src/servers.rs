@@ -260,13 +260,14 @@ impl Servers {
                 kept: wanted.kept.as_ref().map(|kept| kept.device(disk)),
                 ..KernelNbdSettings::default()
             };
-            let server = KernelNbd::start(export(disk), &settings).map_err(no_device)?;
+            let server = KernelNbd::start(export(disk), &settings)
+                .map_err(|error| no_device(error, device == "auto"))?;
             note_takeover(disk, server.is_taken_over());
             self.on_host.push(server.device());
             self.add(Box::new(server), None);
         }
         if wanted.ublk {
-            self.start_ublk(wanted, disk).map_err(no_device)?;
+            self.start_ublk(wanted, disk).map_err(|error| no_device(error, true))?;
         }
         Ok(())
     }
@@ -344,9 +345,11 @@ fn with_remedy(error: Error, socket: Option<&Path>) -> Error {
 }
 
 /// The error of a kernel that makes a disk no block device: another way may do. Only the servers of such devices fail
-/// with it, so that a store's error never leads to another way.
-fn no_device(error: Error) -> Error {
-    error.with_kind(ErrorKind::NoDevice)
+/// with it, so that a store's error never leads to another way. If the user named the device, rather than `is_any`, its
+/// own errors are about that one, such as a conflict with another disk.
+fn no_device(error: Error, is_any: bool) -> Error {
+    let is_of_the_kernel = matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::Io);
+    if is_any || is_of_the_kernel { error.with_kind(ErrorKind::NoDevice) } else { error }
 }
 
 /// Tells the recorder of a disk if clients of an earlier process go on with it.
@@ -370,7 +373,20 @@ fn with_export(uri: &str, name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::with_export;
+    use super::{no_device, with_export};
+    use headstart_block::{Error, ErrorKind};
+
+    #[test]
+    fn an_error_of_a_device_that_was_named_keeps_its_kind_unless_the_kernel_is_what_lacks() {
+        use ErrorKind::{Conflict, Denied, Invalid, Io, NoDevice, NotFound, Unsupported};
+        let kind = |kind, is_any| no_device(Error::new(kind, "x"), is_any).kind();
+        for own in [Conflict, Denied, Invalid, NotFound] {
+            assert_eq!((kind(own, false), kind(own, true)), (own, NoDevice), "{own:?}");
+        }
+        for lacking in [Unsupported, Io] {
+            assert_eq!((kind(lacking, false), kind(lacking, true)), (NoDevice, NoDevice), "{lacking:?}");
+        }
+    }
 
     #[test]
     fn an_export_is_named_in_the_path() {
