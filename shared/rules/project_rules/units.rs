@@ -116,6 +116,15 @@ fn systemd_understands_every_line_of_the_units() {
     assert_none("systemd does not understand", &offences);
 }
 
+/// A commit freezes what is mounted from a disk, and finds it by the loop devices over the disk's file.
+#[test]
+fn the_agent_that_mounts_may_look_at_the_devices_over_its_disks() {
+    let text = fs::read_to_string(root().join("deploy/systemd").join(DROP_IN)).unwrap();
+    let wanted = ["DeviceAllow=/dev/fuse rw", "DeviceAllow=block-loop r", "DeviceAllow=block-nbd rw"];
+    let lacking = wanted.iter().filter(|wanted| !text.lines().any(|line| line == **wanted));
+    assert_none("allow it", &lacking.map(|&line| line.to_owned()).collect::<Vec<_>>());
+}
+
 /// Mounts in a namespace of a unit's own are seen by no other process: no snapshotter, no hypervisor.
 #[test]
 fn units_that_mount_share_the_mount_namespace_of_the_host() {
