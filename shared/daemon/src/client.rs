@@ -65,7 +65,7 @@ impl LocalClient {
     /// # Errors
     /// An error with the daemon's text if it refuses the request, of the kind that the answer names. An answer of an
     /// earlier version names none: then of the kind that the status stands for ([`ErrorKind::Invalid`] for a status
-    /// other than 404, 409, 503 and 507); [`ErrorKind::Unavailable`] if the daemon
+    /// other than 404, 409, 503 and 507; [`ErrorKind::NoDevice`] for 422 if the text is about nbd); [`ErrorKind::Unavailable`] if the daemon
     /// cannot be reached, or the connection breaks before the whole answer has come; [`ErrorKind::Denied`] if this user
     /// may not use the socket. There is no time limit.
     pub async fn ask(&self, method: Method, path: &str, body: Option<String>) -> Result<Value> {
@@ -115,14 +115,18 @@ impl LocalClient {
 /// The error of an answer that refuses a request: `value` is its JSON, and `text` its body.
 fn refusal(status: StatusCode, value: &Value, text: String) -> Error {
     let word = |field: &str| value.get(field).and_then(Value::as_str);
+    let text = word("error").map_or(text, str::to_owned);
+    // The only words of an earlier version that lead to another way.
+    let is_of_nbd = value.get("kind").is_none() && text.contains("nbd");
     let kind = word("kind").and_then(ErrorKind::of_word).unwrap_or(match status {
         StatusCode::NOT_FOUND => ErrorKind::NotFound,
         StatusCode::CONFLICT => ErrorKind::Conflict,
         StatusCode::SERVICE_UNAVAILABLE => ErrorKind::Unavailable,
         StatusCode::INSUFFICIENT_STORAGE => ErrorKind::NoSpace,
+        StatusCode::UNPROCESSABLE_ENTITY if is_of_nbd => ErrorKind::NoDevice,
         _ => ErrorKind::Invalid,
     });
-    Error::new(kind, word("error").map_or(text, str::to_owned))
+    Error::new(kind, text)
 }
 
 impl AnswerStream {
@@ -152,6 +156,11 @@ mod tests {
         assert_eq!(read(422, named), (ErrorKind::NoDevice, text("no nbd here")));
         // Of an earlier version, of a later one, and of no daemon of ours.
         assert_eq!(read(409, r#"{"error": "it is there"}"#), (ErrorKind::Conflict, text("it is there")));
+        let nbd = r#"{"error": "disk tree-1: the kernel's nbd module is not loaded"}"#;
+        assert_eq!(read(422, nbd).0, ErrorKind::NoDevice);
+        let later = r#"{"error": "disk tree-1: nbd", "kind": "new"}"#;
+        assert_eq!(read(422, later).0, ErrorKind::Invalid);
+        assert_eq!(read(422, r#"{"error": "a blob is damaged"}"#).0, ErrorKind::Invalid);
         assert_eq!(read(503, r#"{"error": "e", "kind": "new"}"#), (ErrorKind::Unavailable, text("e")));
         assert_eq!(read(500, "oh"), (ErrorKind::Invalid, text("oh")));
     }
