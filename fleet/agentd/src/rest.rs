@@ -137,8 +137,12 @@ async fn show(State(served): Shared, UrlPath(name): UrlPath<String>) -> ApiAnswe
 /// Attaches a disk; answers when it can be used. Only over the Unix socket.
 #[utoipa::path(post, path = "/v1/disks", request_body = DiskSpec,
     responses((status = 201, description = "It can be used", body = DiskStatus),
-        (status = 409, description = "There is a disk of that name", body = Failure),
-        (status = 422, description = "It cannot be attached", body = Failure)))]
+        (status = 404, description = "Its image, or a file of it, is not there", body = Failure),
+        (status = 409, description = "There is a disk of that name, or the disk is in conflict", body = Failure),
+        (status = 422, description = "The request is wrong, or the kernel makes it no block device", body = Failure),
+        (status = 500, description = "It cannot be attached; `kind` says why", body = Failure),
+        (status = 503, description = "A store or host does not answer at present", body = Failure),
+        (status = 507, description = "No space is left", body = Failure)))]
 async fn attach(
     State(served): Shared,
     Body(spec): Body<DiskSpec>,
