@@ -43,7 +43,6 @@ fn beside(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// The directory that a file is in.
 impl SnapshotJournal {
     /// Opens the journal at `path`, or begins one, and calls `each` with its changes. `None` in place of a report if
     /// there was none.
