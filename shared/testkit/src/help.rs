@@ -1,6 +1,8 @@
 //! Checks of the programs' help texts, and of the examples in these texts.
 
 use crate::scene::{CommandRun, Scene};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
 /// The subcommands that a help text lists.
 fn subcommands(help: &str) -> Vec<String> {
@@ -57,23 +59,57 @@ pub fn check_help(commands: &[(String, String)], program: &str) {
     }
 }
 
-/// Runs each example of a help text, and panics if one is rejected as a wrong command line (exit status 2).
-/// `shorter` may change an example before it is run, such as to make it faster. Names of hosts and paths are
-/// replaced by local ones.
-pub fn run_examples(scene: &Scene, program: &str, help: &str, shorter: impl Fn(&str) -> String) {
+/// A place on this host without a listener, for registries.
+const NO_REGISTRY: &str = "127.0.0.1:9";
+/// Examples that run at the same time.
+const AT_ONCE: usize = 8;
+
+/// The examples of a help text, as words for `program`. Names of hosts and paths are replaced by local ones.
+fn examples(program: &str, help: &str, shorter: impl Fn(&str) -> String) -> Vec<String> {
     let help = help.replace("\\\n", "");
     let (_, examples) = help.split_once("Example").unwrap();
     let prefix = format!("{program} ");
-    for line in examples.lines().filter_map(|line| line.trim().strip_prefix(&prefix)) {
-        // Port 9 of this host has no listener.
-        let line = line.replace("registry.lan", "127.0.0.1:9").replace("images.lan", "127.0.0.1:9");
+    let lines = examples.lines().filter_map(|line| line.trim().strip_prefix(&prefix));
+    let words = lines.map(|line| {
+        let line = line.replace("registry.lan", NO_REGISTRY).replace("images.lan", NO_REGISTRY);
         let line = shorter(&line.replace('\'', ""));
         // The part for another program is not run.
         let line = line.split_once(" | ").map_or(line.as_str(), |(line, _)| line);
-        let words = line.replace("file:///", "file://~/").replace("/var/lib", "~");
-        let run = CommandRun::of(&words, &mut scene.command_of(program, &words));
+        line.replace("file:///", "file://~/").replace("/var/lib", "~")
+    });
+    words.collect()
+}
+
+/// Runs each example of help texts, and panics if one is rejected as a wrong command line (exit status 2).
+/// `shorter` may change an example before it is run, such as to make it faster.
+pub fn run_examples<'a>(
+    scene: &Scene,
+    program: &str,
+    helps: impl Iterator<Item = &'a str>,
+    shorter: impl Fn(&str) -> String,
+) {
+    let all = helps.flat_map(|help| examples(program, help, &shorter));
+    // Most of the time goes by while a store that is not there is tried again, and while `doctor` waits for a guest.
+    // None of these commands changes anything; the others run one after the other.
+    let waits = |words: &String| {
+        words.contains(NO_REGISTRY) || words.contains("s3://") || words.starts_with("doctor")
+    };
+    let (waiting, others): (Vec<_>, Vec<_>) = all.partition(waits);
+    let run = |words: &str| {
+        let run = CommandRun::of(words, &mut scene.command_of(program, words));
         assert_ne!(run.status, Some(2), "{run}");
-    }
+    };
+    others.iter().for_each(|words| run(words));
+    let next = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                while let Some(words) = waiting.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    run(words);
+                }
+            });
+        }
+    });
 }
 
 #[cfg(test)]
