@@ -9,7 +9,7 @@ use crate::diff_messages::{
     ApplyRequest, ApplyResponse, DIFF_SERVICE, DescriptorMessage, DiffRequest, DiffResponse,
 };
 use crate::fault::FaultResult;
-use crate::layer_form::{BlobContent, BlobFate, content_of, fate_of_blob, is_left_to_us};
+use crate::layer_form::{BlobContent, BlobFate, LowerLayer, content_of, fate_of_blob, is_left_to_us};
 use crate::messages::MountMessage;
 use crate::snapshotter::Snapshotter;
 use crate::wire::grpc;
@@ -58,24 +58,46 @@ impl DiffService {
         }
     }
 
-    /// The first bytes of a blob, whose content is not known yet.
+    /// The first bytes of a blob.
+    async fn beginning(&self, headers: CallerHeaders, digest: &str) -> Answer<Vec<u8>> {
+        self.store.session(headers).await?.beginning(digest, BEGINNING).await
+    }
+
+    /// The content of a blob that is to be applied on top of `below`. Clients that make images of their own lose
+    /// annotations, all of them or those of TurboOCI. Layers on directories are never asked for.
     ///
     /// # Errors
-    /// [`Code::Unimplemented`] if containerd does not give them out: most blobs are tars, which need no help from here.
-    async fn beginning(&self, headers: CallerHeaders, digest: &str) -> Answer<Vec<u8>> {
-        let start = match self.store.session(headers).await {
-            Ok(mut session) => session.beginning(digest, BEGINNING).await,
-            Err(status) => Err(status),
-        };
-        start.map_err(|status| {
-            let why = status.message();
-            tracing::warn!(
-                digest,
-                why,
-                "a layer on a disk is taken for a tar, as its first bytes cannot be read"
-            );
-            not_mine()
-        })
+    /// [`Code::Unimplemented`] if containerd does not give out a blob without annotations: most are tars, which need no
+    /// help from here.
+    async fn content(
+        &self,
+        headers: CallerHeaders,
+        blob: &DescriptorMessage,
+        below: &[LowerLayer],
+    ) -> Answer<BlobContent> {
+        let content = content_of(blob.annotations.keys(), || false);
+        let is_on_disk = fate_of_blob(below, BlobContent::Blocks) == BlobFate::Kept;
+        match content {
+            BlobContent::Other if is_on_disk => match self.beginning(headers, &blob.digest).await {
+                Ok(start) => Ok(content_of(blob.annotations.keys(), || self.snapshotter.is_layer(&start))),
+                Err(status) => {
+                    let (digest, why) = (&blob.digest, status.message());
+                    tracing::warn!(
+                        digest,
+                        why,
+                        "a layer on a disk is taken for a tar, as its first bytes cannot be read"
+                    );
+                    Err(not_mine())
+                }
+            },
+            BlobContent::Blocks => {
+                // Without these bytes, the annotation counts.
+                let start = self.beginning(headers, &blob.digest).await.unwrap_or_default();
+                let is_turbo = self.snapshotter.is_turbo_layer(&start);
+                Ok(if is_turbo { BlobContent::Turbo } else { BlobContent::Blocks })
+            }
+            content => Ok(content),
+        }
     }
 
     /// Runs what may block.
@@ -176,13 +198,7 @@ fn apply(
         let Some(place) = place_of(&request.mounts) else { return Err(not_mine()) };
         let found = service.blocking(move |it| it.snapshot_at(&place)).await?;
         let Some(target) = found else { return Err(not_mine()) };
-        let mut content = content_of(blob.annotations.keys(), || false);
-        // Clients that make images of their own lose annotations. Layers on directories are never asked for.
-        if content == BlobContent::Other && fate_of_blob(&target.below, BlobContent::Blocks) == BlobFate::Kept
-        {
-            let start = service.beginning(headers.clone(), &blob.digest).await?;
-            content = content_of(blob.annotations.keys(), || service.snapshotter.is_layer(&start));
-        }
+        let content = service.content(headers.clone(), &blob, &target.below).await?;
         match fate_of_blob(&target.below, content) {
             BlobFate::Unpacked => return Err(not_mine()),
             BlobFate::Refused(why) => {

@@ -96,8 +96,9 @@ pub fn fate_of_blob(below: &[LowerLayer], content: BlobContent) -> BlobFate {
              registry, with snapshot annotations turned on",
         ),
         BlobContent::Turbo => BlobFate::Refused(
-            "it is a layer in TurboOCI's format, whose data is in another image: pull the image from its registry, \
-             with snapshot annotations turned on",
+            "it is a layer in TurboOCI's format (`image convert --mode turbo`), whose data is in another image: pull \
+             the image from its registry, with snapshot annotations turned on; for builds on it, convert the original \
+             with --mode native",
         ),
     }
 }

@@ -254,6 +254,9 @@ pub trait RemoteLayerSource: Send + Sync {
     /// `true` if a blob with this beginning is a sealed layer that was packed.
     fn is_layer(&self, beginning: &[u8]) -> bool;
 
+    /// `true` if a blob with this beginning is a layer in TurboOCI's format.
+    fn is_turbo_layer(&self, beginning: &[u8]) -> bool;
+
     /// Called at the start for each disk that may be open: ends what a sealing has left that was interrupted. No other
     /// call for this disk is going on.
     ///
@@ -309,6 +312,10 @@ impl RemoteLayerSource for NoRemoteLayers {
     fn pack(&self, layer: &Path) -> Result<PackedLayer> {
         let error = Error::unsupported("is a layer of a disk, and no source of disks is set up");
         Err(error.about(layer.display()).remedy("start the snapshotter with the source that made it"))
+    }
+
+    fn is_turbo_layer(&self, _beginning: &[u8]) -> bool {
+        false
     }
 
     fn is_layer(&self, _beginning: &[u8]) -> bool {

@@ -1,5 +1,6 @@
 //! Sealed layers as blobs for images.
 
+use flate2::read::GzDecoder;
 use headstart_block::{Error, Result};
 use headstart_hash_tree::sums::DigestWriter;
 use headstart_image::layer_file::LayerFile;
@@ -10,9 +11,15 @@ use headstart_snapshotter::remote::PackedLayer;
 use headstart_zfile::{ZFileOptions, ZFileWriter, is_zfile};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use std::fs::File;
-use std::io::{self, BufReader};
+use std::io::{self, BufReader, Read};
 use std::path::Path;
 use std::sync::Arc;
+
+/// The files of a layer in TurboOCI's format.
+const TURBO_FILES: [&[u8]; 4] = [b"ext4.fs.meta", b"erofs.fs.meta", b".turbo.ociv1", b"gzip.meta"];
+/// Bytes of a tar header, and of the name at its beginning.
+const TAR_HEADER: usize = 512;
+const TAR_NAME: usize = 100;
 
 /// Compresses the sealed layer in a file into one without a name in `directory`.
 ///
@@ -47,13 +54,28 @@ pub(crate) fn is_layer(beginning: &[u8]) -> bool {
     is_zfile(beginning) || wrapped_beginning(beginning).is_some_and(is_blocks)
 }
 
+/// `true` if a blob with this beginning is a layer in TurboOCI's format: an archive, mostly compressed by gzip, whose
+/// first file is one of such a layer.
+pub(crate) fn is_turbo_layer(beginning: &[u8]) -> bool {
+    let mut header = [0; TAR_HEADER];
+    let read = match beginning {
+        [0x1f, 0x8b, ..] => GzDecoder::new(beginning).read_exact(&mut header),
+        mut plain => plain.read_exact(&mut header),
+    };
+    let name = header[..TAR_NAME].split(|byte| *byte == 0).next().unwrap_or_default();
+    read.is_ok() && TURBO_FILES.contains(&name.strip_prefix(b"./").unwrap_or(name))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
     use headstart_block::BlockDevice;
     use headstart_image::tar_wrapper::wrap;
     use headstart_lsmt::LayerMeta;
     use headstart_lsmt::writable::{NewDisk, WritableDisk};
+    use headstart_testkit::disk::noise;
     use std::fs;
     use std::io::{Cursor, Write};
 
@@ -86,6 +108,35 @@ mod tests {
         }
         for other in [wrapped(b"a file of this name"), vec![0; BEGINNING], Vec::new()] {
             assert!(!is_layer(&beginning(&other)));
+        }
+    }
+
+    #[test]
+    fn a_layer_of_turbo_oci_is_known_by_its_first_file() {
+        let archive = |name: &str| {
+            let mut tar = vec![0; TAR_HEADER];
+            tar[..name.len()].copy_from_slice(name.as_bytes());
+            // What follows is packed already.
+            tar.extend(noise(1, 64 << 10));
+            tar
+        };
+        let gzip = |bytes: &[u8]| {
+            let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+            encoder.write_all(bytes).unwrap();
+            encoder.finish().unwrap()
+        };
+        for (name, is_turbo) in
+            [("ext4.fs.meta", true), ("./erofs.fs.meta", true), (".turbo.ociv1", true), ("etc/passwd", false)]
+        {
+            let (plain, packed) = (archive(name), gzip(&archive(name)));
+            assert_eq!(is_turbo_layer(&plain[..BEGINNING]), is_turbo, "{name}");
+            assert_eq!(is_turbo_layer(&packed[..BEGINNING]), is_turbo, "{name}");
+            assert!(!is_layer(&packed[..BEGINNING]), "{name}");
+        }
+        for other in
+            [&[][..], b"\x1f\x8b", &[0x1f, 0x8b, 8, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7], b"ext4.fs.meta"]
+        {
+            assert!(!is_turbo_layer(other), "{other:?}");
         }
     }
 }

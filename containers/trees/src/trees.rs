@@ -39,7 +39,7 @@ use crate::file_system::{FILE_SYSTEM, is_noted_writable, note_file_system};
 use crate::labels::WantedLayer;
 use crate::outside_trust::OutsideTrust;
 use crate::own_disks;
-use crate::packed_layer::{is_layer, pack};
+use crate::packed_layer::{is_layer, is_turbo_layer, pack};
 use crate::tree_disks::{
     AttachOutcome, DISK_NAME, DISK_PREFIX, DiskOrder, STARTS_SOCKET, TreeDisks, disk_name, new_disk_name,
 };
@@ -379,9 +379,11 @@ impl ImageTrees {
         Ok(trees)
     }
 
-    /// Says once that containerd does not name its images.
-    fn complain_of_labels(&self) {
+    /// Says once that containerd does not name its images, unless it has named one. `true` if it is said now.
+    fn complain_of_labels(&self) -> bool {
+        let mut is_said = false;
         self.complaint.call_once(|| {
+            is_said = true;
             tracing::warn!(
                 "containerd names no image with the layers that it asks for, so all are fetched: its configuration \
                  needs disable_snapshot_annotations = false and, for ctr of containerd 2, the export \
@@ -389,6 +391,7 @@ impl ImageTrees {
                  whose plugin is called overlaybd"
             );
         });
+        is_said
     }
 
     /// Finds the layer that containerd wants, in an image that is attached and mounted.
@@ -431,6 +434,9 @@ impl RemoteLayerSource for ImageTrees {
             self.complain_of_labels();
             return Ok(RemoteAnswer::NotMine);
         };
+        // containerd does name images. BuildKit, too, leaves the names out where it unpacks a layer that it has as
+        // another image's.
+        self.complaint.call_once(|| ());
         match self.look_for(&wanted) {
             // The layers share the image's cache, so one more takes no space.
             Ok(Found::Layer(found)) => {
@@ -515,6 +521,10 @@ impl RemoteLayerSource for ImageTrees {
 
     fn is_layer(&self, beginning: &[u8]) -> bool {
         is_layer(beginning)
+    }
+
+    fn is_turbo_layer(&self, beginning: &[u8]) -> bool {
+        is_turbo_layer(beginning)
     }
 
     fn recover(&self, place: &Path) -> Result<()> {

@@ -311,3 +311,24 @@ fn builds_of_which_other_hosts_would_lack_files_are_refused_when_they_are_built_
     assert!(refused.contains("failed to extract layer"), "{refused}");
     assert!(other.containerd.snapshots().is_empty(), "{refused}");
 }
+
+/// `BuildKit` then unpacks the form's layers, with their annotations lost, on the original's, which have the same names.
+#[test]
+fn a_build_on_turbo_oci_is_refused_as_such_where_the_original_is_there() {
+    let scene = Scene::new();
+    let Some(host) = Host::start_with(&scene, &settings()) else { return };
+    if !Containerd::has_client("buildkitd") || !Containerd::has_client("buildctl") {
+        return;
+    }
+    let name = |tag: &str| format!("{}/shell:{tag}", host.registry_host);
+    host.convert("--referrer");
+    host.convert(&format!("oci://{} --mode turbo", name("turbo")));
+    let buildkit = BuildKit::start(&host);
+    buildkit.build(&host.image, &name("tars"));
+    let refused = buildkit.try_build(&name("turbo"), &name("turbo-built"), "oci-mediatypes=true");
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success(), "{said}");
+    assert!(said.contains("TurboOCI") && said.contains("--mode native"), "{said}");
+    let log = host.snapshotter.output();
+    assert!(!log.contains("containerd names no image"), "{log}");
+}

@@ -195,6 +195,12 @@ impl Snapshotter {
         self.remote.is_layer(beginning)
     }
 
+    /// `true` if a blob with this beginning is a layer in TurboOCI's format.
+    #[must_use]
+    pub fn is_turbo_layer(&self, beginning: &[u8]) -> bool {
+        self.remote.is_turbo_layer(beginning)
+    }
+
     /// A new file for a layer that is applied.
     ///
     /// # Errors

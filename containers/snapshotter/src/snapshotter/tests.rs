@@ -279,6 +279,10 @@ impl RemoteLayerSource for Disks {
         beginning.starts_with(b"blocks")
     }
 
+    fn is_turbo_layer(&self, beginning: &[u8]) -> bool {
+        beginning.starts_with(b"turbo")
+    }
+
     fn recover(&self, place: &Path) -> Result<()> {
         fs::write(place.join("recovered"), "").unwrap();
         Ok(())

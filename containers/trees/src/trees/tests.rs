@@ -336,3 +336,17 @@ fn what_a_pull_has_brought_answers_no_question_without_its_credentials() {
     drop(silent);
     runtime.shutdown_background();
 }
+
+/// `BuildKit` leaves out the name where it unpacks a layer that it has as another image's, with any configuration.
+#[test]
+fn labels_without_a_name_are_complained_of_unless_an_image_was_named_before() {
+    let nameless =
+        SnapshotLabels::from([("containerd.io/snapshot.ref".to_owned(), Digest::of(b"x").to_string())]);
+    let scene = Scene::new();
+    assert!(scene.trees.complain_of_labels() && !scene.trees.complain_of_labels(), "once");
+    let (root, runtime) = (TempDir::new().unwrap(), Runtime::new().unwrap());
+    let trees = trees_in(root.path(), CountedDisks::default(), Duration::from_millis(300), &runtime);
+    trees.find(&labels_of("127.0.0.1:9/app:1", 0)).unwrap_err();
+    assert!(matches!(trees.find(&nameless), Ok(RemoteAnswer::NotMine)));
+    assert!(!trees.complain_of_labels());
+}
