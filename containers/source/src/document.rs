@@ -112,7 +112,7 @@ fn is_index(value: &Value) -> Result<bool> {
 
 impl ContainerManifest {
     fn of(media_type: String, manifest: &ImageManifest) -> Result<Self> {
-        let config = BlobDescriptor::of(manifest.config()).map_err(|e| e.about("its config"))?;
+        let config = BlobDescriptor::of(manifest.config()).map_err(|e| in_part("its config", &e))?;
         if ![CONFIG_OCI, CONFIG_DOCKER].contains(&config.media_type.as_str()) {
             let shown: String = config.media_type.chars().take(100).collect();
             return Err(Error::unsupported(format!(
@@ -126,13 +126,19 @@ impl ContainerManifest {
                 .remedy("squash some of them where the image is built"));
         }
         let layer = |(n, layer): (usize, &Descriptor)| {
-            BlobDescriptor::of_layer(layer).map_err(|e| e.about(format!("its layer {} of {count}", n + 1)))
+            BlobDescriptor::of_layer(layer)
+                .map_err(|e| in_part(&format!("its layer {} of {count}", n + 1), &e))
         };
         let layers = manifest.layers().iter().enumerate().map(layer).collect::<Result<_>>()?;
         let annotations = manifest.annotations().iter().flatten();
         let annotations = annotations.map(|(key, value)| (key.clone(), value.clone())).collect();
         Ok(Self { media_type, config, layers, annotations })
     }
+}
+
+/// An error of a part of a document, which is left without a name: callers give it that of the image.
+fn in_part(part: &str, error: &Error) -> Error {
+    Error::new(error.kind(), format!("{part} {error}"))
 }
 
 impl BlobDescriptor {

@@ -358,7 +358,7 @@ async fn attach_leasing(
     let share =
         |swarm: &Arc<dyn SwarmClient>| Sharing::join(Arc::clone(swarm), &located.blobs, &origin_named);
     let fetcher = Fetcher::new(store, host.swarm.as_ref().map(share));
-    let opening = located.open(&shown, &fetcher, &host.retry);
+    let opening = located.open(reference, &shown, &fetcher, &host.retry);
     let opened =
         warn_if_nothing_comes(fetcher.store(), host.warn_of_silence, opening).await.map_err(about)?;
     let stack = Arc::new(opened.stack);

@@ -17,7 +17,7 @@ use headstart_image::manifest::{self, Manifest};
 use headstart_image::open_image::{HEAD, opening_ranges_of, stack_layers};
 use headstart_image::turbo::{InflatedCache, check_kinds};
 use headstart_lsmt::Stack;
-use headstart_store::RetrySettings;
+use headstart_store::{Reference, RetrySettings};
 use std::sync::Arc;
 
 /// The most bytes of all blobs of an image. Their description takes 704 MiB of memory and of the cache's disk, once
@@ -96,9 +96,10 @@ impl Located {
         self.blobs.iter().all(is_whole) && self.known.iter().all(has_target)
     }
 
-    /// Opens all layers, fetching the bytes that this needs.
+    /// Opens all layers of the image `name`, fetching the bytes that this needs.
     pub(crate) async fn open(
         self,
+        name: &Reference,
         manifest: &Manifest,
         fetcher: &Fetcher,
         retry: &RetrySettings,
@@ -111,7 +112,7 @@ impl Located {
             async move {
                 let layer = layer.ok_or_else(|| Error::invalid("a blob without a layer"))?;
                 let opened = open_layer(blob, layer, (targets, known), fetcher, retry).await;
-                opened.map_err(|e| e.about(format!("layer {}", layer.blob.digest)))
+                opened.map_err(|e| e.about(format!("{name}, layer {}", layer.blob.digest)))
             }
         });
         let (opened, openings): (Vec<_>, _) = try_join_all(opening).await?.into_iter().unzip();

@@ -87,7 +87,7 @@ fn references_to_no_image_are_refused() {
     refused(
         &scene,
         &format!("{}/container:v1 {cold}", server.url()),
-        &["layer sha256:", "a container's layer", "convert"],
+        &["/container:v1, layer sha256:", "a container's layer", "image convert", "image inspect --forms"],
     );
 }
 

@@ -77,7 +77,9 @@ fn golden_images_are_read_layer_by_layer() {
         let native = tempfile::tempdir().unwrap();
         layout(&image.join("native"), native.path());
         let error = open_here(native.path()).unwrap_err().to_string();
-        assert!(error.contains("OverlayBD"), "{error}");
+        // With its name.
+        assert!(error.starts_with(&format!("image file://{}", native.path().display())), "{error}");
+        assert!(error.contains(": its layer 1 of ") && error.contains(" is a layer of OverlayBD"), "{error}");
         images += 1;
     }
     assert!(images >= 3, "{images}");
