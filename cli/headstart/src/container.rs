@@ -87,9 +87,17 @@ impl Pull {
 impl Pull {
     /// Refuses a name as other commands have it, and gives the command with the one that containerd knows.
     fn check_name(&self) -> Result<()> {
-        let Some((kind, name)) = self.image.split_once("://") else { return Ok(()) };
         let shown = self.image.escape_debug();
-        if !matches!(kind, "oci" | "docker") {
+        if ["oci-archive:", "docker-archive:"].iter().any(|archive| self.image.starts_with(archive)) {
+            let command =
+                format!("headstart image convert {} oci://registry.lan/app:1", shell_word(&self.image));
+            return Err(Error::invalid("containerd pulls from registries only").about(shown).remedy(format!(
+                "bring the image into one, as a disk (`{command}`) or as it is (`skopeo copy`), and name it as Docker \
+                 does: registry.lan/app:1"
+            )));
+        }
+        let Some((kind, name)) = self.image.split_once("://") else { return Ok(()) };
+        if !matches!(kind, "oci" | "docker" | "https" | "http") {
             return Err(Error::invalid("containerd pulls from registries only").about(shown).remedy(
                 "bring the image into one (`headstart image push`), and name it as Docker does: registry.lan/app:1",
             ));

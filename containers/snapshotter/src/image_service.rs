@@ -21,6 +21,8 @@ pub const CONTAINERD_SOCKET: &str = "/run/containerd/containerd.sock";
 /// The answer of a snapshotter that does not serve this interface.
 pub(crate) const NOT_SERVED: &str =
     "this is the socket of `headstart snapshotter`, which was started without --image-service";
+/// The words of Go's library for a server that does not speak TLS.
+const WITHOUT_TLS: &str = "server gave HTTP response to HTTPS client";
 /// The namespace of containerd in which Kubernetes' images are.
 pub const NAMESPACE: &str = "k8s.io";
 
@@ -187,6 +189,12 @@ fn failed(status: &Status) -> Error {
                  snapshotter that is asked in its place needs --image-service",
             ),
         Code::NotFound => Error::new(ErrorKind::NotFound, format!("containerd finds no such image: {said}")),
+        _ if said.contains(WITHOUT_TLS) => {
+            Error::new(ErrorKind::Unavailable, format!("containerd could not do it: {said}")).remedy(
+                "the registry has no TLS, which containerd has to be told by a file hosts.toml; the host's programs need \
+                 --plain-http: see \"A registry without TLS\" in docs/how-to/containerd.md",
+            )
+        }
         Code::InvalidArgument => Error::invalid(format!("containerd refuses the name: {said}")),
         _ => Error::new(ErrorKind::Unavailable, format!("containerd could not do it: {said}")),
     }
@@ -203,6 +211,10 @@ mod tests {
         assert!(error.ends_with("unpack image \"reg.lan/a:1\":  401  [2J"), "{error}");
         let error = failed(&Status::unimplemented("unknown service runtime.v1.ImageService")).to_string();
         assert!(error.contains("disabled_plugins"), "{error}");
+        let said = "failed to do request: Head \"https://reg.lan:5000/v2/a/manifests/1\": http: server gave HTTP response \
+                    to HTTPS client";
+        let error = failed(&Status::unknown(said)).to_string();
+        assert!(error.contains("reg.lan:5000") && error.contains("hosts.toml"), "{error}");
     }
 
     #[tokio::test]

@@ -142,12 +142,15 @@ fn a_reference_is_refused_where_containerd_wants_a_plain_name() {
     for (words, kind, rest) in [
         ("oci://registry.lan/app:1", "oci", "registry.lan/app:1`"),
         ("docker://registry.lan/app:1 --containerd ~/c.sock", "docker", "registry.lan/app:1 --containerd "),
+        ("https://registry.lan/apps/web:1", "https", "registry.lan/apps/web:1`"),
         ("oci://r.lan/a:1 --user web --password-file ~", "oci", "r.lan/a:1 --user web --password-file "),
     ] {
         let command = format!("without {kind}://; run `headstart container pull {rest}");
         scene.fails(&format!("container pull {words}"), &[&command]);
     }
     scene.fails("container pull s3://images/app", &["registries only", "headstart image push"]);
+    let convert = "headstart image convert oci-archive:/x.tar oci://registry.lan/app:1";
+    scene.fails("container pull oci-archive:/x.tar", &["registries only", convert, "skopeo copy"]);
 }
 
 #[test]
