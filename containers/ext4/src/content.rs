@@ -155,7 +155,7 @@ pub(crate) fn link_target(state: &mut State, inode: &Inode) -> Result<Vec<u8>> {
     }
     let damaged = || Error::corrupt("the target of a symbolic link is damaged");
     let len = to_usize(inode.size);
-    let place = state.extents(inode)?.block(0).ok_or_else(damaged)?;
+    let place = state.block_of(inode, 0)?.ok_or_else(damaged)?;
     state.blocks.with(place, |content| content.get(..len).map(<[u8]>::to_vec).ok_or_else(damaged))
 }
 

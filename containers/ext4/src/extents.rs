@@ -27,6 +27,12 @@
 //! 15 block numbers of 4 bytes: 12 of the first blocks of the file, then a block with 1024 more numbers, one with the
 //! numbers of 1024 such blocks, and one with another level. 0 stands for a hole. Files keep this form until they get
 //! other content.
+//!
+//! The place of one block is found without the others (`search`).
+
+mod search;
+
+pub(crate) use search::BlockSearch;
 
 use crate::inode::{Inode, PLACES, USES_EXTENTS};
 use crate::little_endian::{put_u16, put_u32, u16_at, u32_at};
@@ -86,17 +92,6 @@ pub(crate) struct ExtentMap {
     pub(crate) tree_blocks: Vec<u64>,
 }
 
-impl ExtentMap {
-    /// The block of the disk that has block `logical` of the file; `None` in a hole, and for blocks that are not
-    /// written.
-    pub(crate) fn block(&self, logical: u32) -> Option<u64> {
-        let after = self.extents.partition_point(|extent| extent.logical <= logical);
-        let extent = self.extents.get(after.checked_sub(1)?)?;
-        let offset = logical - extent.logical;
-        (!extent.unwritten && offset < u32::from(extent.len)).then(|| extent.start + u64::from(offset))
-    }
-}
-
 /// A reader of blocks, given by their numbers.
 pub(crate) type ReadBlock<'a> = &'a mut dyn FnMut(u64) -> Result<Box<Block>>;
 
@@ -140,17 +135,7 @@ struct Tree<'a> {
 impl Tree<'_> {
     /// Adds the extents below a node that has the file's blocks `range`.
     fn add_node(&mut self, node: &[u8], depth: u16, range: Range<u64>) -> Result<()> {
-        let is_root = node.len() == PLACES;
-        let (count, room) = (usize::from(u16_at(node, 2)), usize::from(u16_at(node, 4)));
-        if u16_at(node, 0) != MAGIC || u16_at(node, 6) != depth {
-            return Err(damaged("has a node of another kind or depth"));
-        }
-        let most = if is_root { IN_ROOT } else { IN_BLOCK };
-        let may_be_empty = is_root && depth == 0;
-        if count > room || room > most || (count == 0 && !may_be_empty) {
-            return Err(damaged(&format!("has a node with {count} of {room} records")));
-        }
-        let records = node[RECORD..].chunks_exact(RECORD).take(count);
+        let records = records_of(node, depth)?.iter();
         if depth == 0 {
             return records.map(extent_of).try_for_each(|extent| self.add_extent(extent, &range));
         }
@@ -160,9 +145,7 @@ impl Tree<'_> {
             if u64::from(first) < range.start || end > range.end || u64::from(first) >= end {
                 return Err(damaged("has nodes out of order"));
             }
-            if block == 0 || block >= self.disk_end {
-                return Err(damaged(&format!("has a node at block {block}, outside the disk")));
-            }
+            check_child(block, self.disk_end)?;
             let child = (self.read)(block)?;
             self.map.tree_blocks.push(block);
             self.add_node(&*child, depth - 1, u64::from(first)..end)?;
@@ -171,13 +154,7 @@ impl Tree<'_> {
     }
 
     fn add_extent(&mut self, extent: Extent, range: &Range<u64>) -> Result<()> {
-        let is_on_disk = extent.start != 0 && extent.start + u64::from(extent.len) <= self.disk_end;
-        if extent.len == 0 || !is_on_disk {
-            return Err(damaged(&format!(
-                "has {} blocks at block {}, outside the disk",
-                extent.len, extent.start
-            )));
-        }
+        check_extent(&extent, self.disk_end)?;
         if u64::from(extent.logical) < self.file_end.max(range.start) || extent.end() > range.end {
             return Err(damaged(&format!("has block {} of the file out of order or twice", extent.logical)));
         }
@@ -187,7 +164,42 @@ impl Tree<'_> {
     }
 }
 
-fn extent_of(record: &[u8]) -> Extent {
+/// The records of a node of a tree.
+fn records_of(node: &[u8], depth: u16) -> Result<&[[u8; RECORD]]> {
+    let is_root = node.len() == PLACES;
+    let (count, room) = (usize::from(u16_at(node, 2)), usize::from(u16_at(node, 4)));
+    if u16_at(node, 0) != MAGIC || u16_at(node, 6) != depth {
+        return Err(damaged("has a node of another kind or depth"));
+    }
+    let most = if is_root { IN_ROOT } else { IN_BLOCK };
+    let may_be_empty = is_root && depth == 0;
+    if count > room || room > most || (count == 0 && !may_be_empty) {
+        return Err(damaged(&format!("has a node with {count} of {room} records")));
+    }
+    Ok(&node[RECORD..].as_chunks().0[..count])
+}
+
+/// Checks that a node below another one is on the disk.
+fn check_child(block: u64, disk_end: u64) -> Result<()> {
+    if block == 0 || block >= disk_end {
+        return Err(damaged(&format!("has a node at block {block}, outside the disk")));
+    }
+    Ok(())
+}
+
+/// Checks that an extent has blocks, all of them on the disk.
+fn check_extent(extent: &Extent, disk_end: u64) -> Result<()> {
+    let is_on_disk = extent.start != 0 && extent.run().end <= disk_end;
+    if extent.len == 0 || !is_on_disk {
+        return Err(damaged(&format!(
+            "has {} blocks at block {}, outside the disk",
+            extent.len, extent.start
+        )));
+    }
+    Ok(())
+}
+
+fn extent_of(record: &[u8; RECORD]) -> Extent {
     let stored = u16_at(record, 4);
     let unwritten = stored > MAX_EXTENT;
     Extent {
@@ -199,7 +211,7 @@ fn extent_of(record: &[u8]) -> Extent {
 }
 
 /// The first block of the file below an index record, and the block of the node.
-fn child_of(record: &[u8]) -> (u32, u64) {
+fn child_of(record: &[u8; RECORD]) -> (u32, u64) {
     (u32_at(record, 0), u64::from(u32_at(record, 4)) | u64::from(u16_at(record, 8)) << 32)
 }
 
@@ -217,6 +229,14 @@ fn of_lists(places: &[u8; PLACES], end: u64, read: ReadBlock<'_>) -> Result<Exte
         lists.add(u32_at(places, 4 * (DIRECT + depth - 1)), exact(depth, "at most 3"))?;
     }
     Ok(lists.map)
+}
+
+/// Checks that a block of a list is on the disk.
+fn check_listed(block: u32, disk_end: u64) -> Result<()> {
+    if u64::from(block) >= disk_end {
+        return Err(Error::corrupt(format!("a file has block {block}, outside the disk")));
+    }
+    Ok(())
 }
 
 /// Lists that are being read.
@@ -237,9 +257,7 @@ impl Lists<'_> {
             self.next += IN_LIST.pow(depth);
             return Ok(());
         }
-        if u64::from(block) >= self.disk_end {
-            return Err(Error::corrupt(format!("a file has block {block}, outside the disk")));
-        }
+        check_listed(block, self.disk_end)?;
         if depth == 0 {
             self.add_content(u64::from(block));
             return Ok(());

@@ -2,7 +2,7 @@
 
 use crate::BLOCK_SIZE;
 use crate::allocation::Allocator;
-use crate::extents::{self, Extent, ExtentMap, MAX_EXTENT};
+use crate::extents::{self, BlockSearch, Extent, ExtentMap, MAX_EXTENT};
 use crate::features::EXT_ATTR;
 use crate::geometry::Geometry;
 use crate::inode::{Inode, USES_EXTENTS};
@@ -81,6 +81,19 @@ impl State {
         let end = self.geometry.blocks();
         let blocks = &mut self.blocks;
         extents::of_inode(inode, end, &mut |number| blocks.with(number, |content| Ok(Box::new(*content))))
+    }
+
+    /// Returns the block of the disk that has block `logical` of a file or directory; `None` in a hole, and for blocks
+    /// that are not written. Only the parts of the tree that lead there are read.
+    ///
+    /// # Errors
+    /// As [`State::extents`].
+    pub(crate) fn block_of(&mut self, inode: &Inode, logical: u32) -> Result<Option<u64>> {
+        let mut search = BlockSearch::new(inode, logical, self.geometry.blocks())?;
+        while let Some(number) = search.wanted() {
+            self.blocks.with(number, |content| search.go_on(content))?;
+        }
+        Ok(search.found())
     }
 
     /// `true` if all of a file's content is where the parent has it: nothing of it was written by this layer.

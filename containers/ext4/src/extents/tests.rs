@@ -55,6 +55,37 @@ fn nodes_are_filled_one_after_the_other() {
     }
 }
 
+/// An inode whose blocks are in a tree or in lists, with this beginning.
+fn inode_of(i_block: [u8; PLACES], flags: u32) -> Inode {
+    let mut inode = Inode::new(FileKind::Regular, 32);
+    (inode.block, inode.flags) = (i_block, flags);
+    inode
+}
+
+/// The place of one block, by a search that reads `blocks`, and the number of blocks that it read.
+fn found(
+    inode: &Inode,
+    logical: u32,
+    end: u64,
+    read: &dyn Fn(u64) -> Box<Block>,
+) -> Result<(Option<u64>, usize)> {
+    let (mut search, mut reads) = (BlockSearch::new(inode, logical, end)?, 0);
+    while let Some(number) = search.wanted() {
+        assert!(number < end && reads < 5, "block {number} after {reads} others");
+        search.go_on(&read(number))?;
+        reads += 1;
+    }
+    Ok((search.found(), reads))
+}
+
+/// The place of one block, by the extents of all.
+fn by_map(map: &ExtentMap, logical: u32) -> Option<u64> {
+    let after = map.extents.partition_point(|extent| extent.logical <= logical);
+    let extent = map.extents.get(after.checked_sub(1)?)?;
+    let has_it = u64::from(logical) < extent.end() && !extent.unwritten;
+    has_it.then(|| extent.start + u64::from(logical - extent.logical))
+}
+
 #[test]
 fn a_block_is_found_by_its_number_in_the_file() {
     let extents = [
@@ -62,10 +93,13 @@ fn a_block_is_found_by_its_number_in_the_file() {
         Extent { logical: 5, start: 200, len: 1, unwritten: true },
         Extent { logical: 6, start: 300, len: 4, unwritten: false },
     ];
-    let map = ExtentMap { extents: extents.to_vec(), tree_blocks: Vec::new() };
-    let found: Vec<_> = (2..11).map(|logical| map.block(logical)).collect();
-    assert_eq!(found, [None, Some(100), Some(101), None, Some(300), Some(301), Some(302), Some(303), None]);
-    assert_eq!(ExtentMap::default().block(0), None);
+    let inode = inode_of(built(&extents).0.i_block, USES_EXTENTS);
+    let places: Vec<_> =
+        (2..11).map(|logical| found(&inode, logical, DISK, &|_| unreachable!()).unwrap().0).collect();
+    assert_eq!(places, [None, Some(100), Some(101), None, Some(300), Some(301), Some(302), Some(303), None]);
+    let mut device = inode_of(inode.block, USES_EXTENTS);
+    device.mode = FileKind::CharDevice.mode_bits();
+    assert_eq!(found(&device, 3, DISK, &|_| unreachable!()).unwrap(), (None, 0));
 }
 
 #[test]
@@ -194,6 +228,16 @@ fn deep_lists_are_read_and_endless_ones_are_refused() {
     let last = 12 + 1024 + (1 << 20) + (1 << 30) - 1;
     assert_eq!(map.extents, [Extent { logical: last, start: 1003, len: 1, unwritten: false }]);
     assert_eq!(map.tree_blocks, [1000, 1001, 1002]);
+    let inode = inode_of(places, 0);
+    for (logical, place) in [(last, Some(1003)), (last - 1, None), (0, None), (12, None), (u32::MAX, None)] {
+        let reads = if logical < last - 1 || logical > last { 0 } else { 3 };
+        assert_eq!(
+            found(&inode, logical, 2000, &|at| blocks[&at].clone()).unwrap(),
+            (place, reads),
+            "{logical}"
+        );
+    }
+    assert!(found(&inode, last, 1003, &|at| blocks[&at].clone()).is_err());
     assert!(of_lists(&places, 1003, &mut |number| Ok(blocks[&number].clone())).is_err());
     for list in blocks.values_mut() {
         list.chunks_exact_mut(4).for_each(|number| number.copy_from_slice(&1001_u32.to_le_bytes()));
@@ -213,13 +257,14 @@ fn long_runs_in_lists_become_several_extents() {
             .for_each(|(place, number)| place.copy_from_slice(&number.to_le_bytes()));
         list
     };
-    let map = of_lists(&places, 1 << 32, &mut |number| {
-        Ok(if number == 1 { list(2) } else { list(u32::try_from(number - 2).unwrap() * 1024 + 5000) })
-    })
-    .unwrap();
+    let read = |number| {
+        if number == 1 { list(2) } else { list(u32::try_from(number - 2).unwrap() * 1024 + 5000) }
+    };
+    let map = of_lists(&places, 1 << 32, &mut |number| Ok(read(number))).unwrap();
     assert_eq!(map.extents.len(), 32);
     assert!(map.extents.iter().all(|extent| extent.len == MAX_EXTENT));
-    assert_eq!(map.block(12 + 1024 + 77_777), Some(5000 + 77_777));
+    let there = found(&inode_of(places, 0), 12 + 1024 + 77_777, 1 << 32, &read).unwrap();
+    assert_eq!(there, (Some(5000 + 77_777), 2));
 }
 
 #[test]
@@ -298,8 +343,18 @@ proptest! {
 
     #[test]
     fn all_extents_come_back(extents in any_extents()) {
-        let (_, map) = built(&extents);
+        let (built, map) = built(&extents);
         prop_assert!(map.extents == extents);
+        let blocks: BTreeMap<_, _> = built.blocks.into_iter().collect();
+        let inode = inode_of(built.i_block, USES_EXTENTS);
+        for extent in &extents {
+            let last = u32::try_from(extent.end() - 1).unwrap();
+            for logical in [extent.logical.saturating_sub(1), extent.logical, last] {
+                let (place, reads) = found(&inode, logical, DISK, &|at| blocks[&at].clone()).unwrap();
+                prop_assert_eq!(place, by_map(&map, logical));
+                prop_assert!(reads <= usize::from(u16_at(&inode.block, 6)));
+            }
+        }
     }
 }
 
@@ -310,6 +365,7 @@ proptest! {
         depth in 0_u8..7,
         child in proptest::collection::vec(any::<u8>(), 96),
         end in 1_u64..1 << 33,
+        logicals in proptest::collection::vec(any::<u32>(), 8),
     ) {
         let mut root: [u8; PLACES] = *root.first_chunk().unwrap();
         let mut node = Box::new([0; BLOCK_SIZE]);
@@ -325,6 +381,10 @@ proptest! {
             Ok(node.clone())
         });
         prop_assert!(reads <= 5);
+        for logical in logicals {
+            let place = found(&inode_of(root, USES_EXTENTS), logical, end, &|_| node.clone());
+            prop_assert!(place.is_err() || place.is_ok_and(|(place, _)| place.is_none_or(|place| place < end)));
+        }
         if let Ok(map) = read {
             prop_assert!(map.extents.iter().all(|extent| extent.start + u64::from(extent.len) <= end));
             prop_assert!(map.extents.windows(2).all(|pair| pair[0].end() <= u64::from(pair[1].logical)));
@@ -335,14 +395,20 @@ proptest! {
     fn hostile_lists_do_no_harm(
         places in proptest::collection::vec(0_u8..3, PLACES),
         list in proptest::collection::vec(0_u8..3, 64),
+        logical in 0_u32..1 << 21,
     ) {
         let mut reads = 0;
         let mut node = Box::new([0; BLOCK_SIZE]);
         node[..64].copy_from_slice(&list);
-        let _ = of_lists(places.first_chunk().unwrap(), 1 << 32, &mut |_| {
+        let places = *places.first_chunk().unwrap();
+        let map = of_lists(&places, 1 << 32, &mut |_| {
             reads += 1;
             Ok(node.clone())
         });
         prop_assert!(reads <= 3 + 16 + 1);
+        let (place, _) = found(&inode_of(places, 0), logical, 1 << 32, &|_| node.clone()).unwrap();
+        if let Ok(map) = map {
+            prop_assert_eq!(place, by_map(&map, logical));
+        }
     }
 }
