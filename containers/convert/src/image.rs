@@ -12,6 +12,7 @@
 //!
 //! Nothing is visible before the image is published ([`crate::request`]). After an error the store is as it was.
 
+use crate::extent_count::check_extents;
 use crate::kept_targets::KeptTargets;
 use crate::known_layers::KnownLayers;
 use crate::layer::{ConvertedLayer, convert_layer};
@@ -136,6 +137,7 @@ fn stage_layers(
         while let Some(below) = outcomes.get(open.len()) {
             let source = &image.layers[open.len()];
             open_below(&mut open, &below.layer, source.size, staging, known)?;
+            check_extents(open.extents(), options.limits.extents).map_err(|e| e.about(&image.name))?;
         }
         let place = LayerPlace { chain: own, parent_chain, parent: open.disk()? };
         let (input, copy) = targets.input_of(layer)?;

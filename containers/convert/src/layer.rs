@@ -16,6 +16,7 @@
 //! The blob of a TurboOCI layer is made by `crate::turbo_layer`.
 
 use crate::apply::LayerCounts;
+use crate::extent_count::ExtentCount;
 use crate::layer_stream::{LayerStream, peek};
 use crate::options::{ConvertMode, ConvertOptions};
 use crate::tar_conversion::{LayerPlace, TarConversion, WrittenFileSystem, WrittenTree};
@@ -122,11 +123,15 @@ fn convert(
 }
 
 /// The layer of the disk, as the file system's output.
-struct LayerBlocks(LayerWriter<LayerOutput>);
+struct LayerBlocks {
+    writer: LayerWriter<LayerOutput>,
+    extents: ExtentCount,
+}
 
 impl BlockSink for LayerBlocks {
     fn data(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
-        self.0.data(offset, bytes)
+        self.extents.own(offset, bytes.len() as u64)?;
+        self.writer.data(offset, bytes)
     }
 }
 
@@ -140,10 +145,11 @@ fn stage_native(
     let options = conversion.options;
     let (layer, summary) = stage_layer(staging, &options.threaded_packing(), |output| {
         stream.with_tar(options.threads > 1, |tar| {
-            let blocks = LayerBlocks(LayerWriter::new(output, conversion.meta())?.in_any_order());
+            let writer = LayerWriter::new(output, conversion.meta())?.in_any_order();
+            let blocks = LayerBlocks { writer, extents: conversion.extents() };
             let (blocks, tree) = conversion.write(tar, blocks)?;
             written = Some(tree);
-            blocks.0.finish()
+            blocks.writer.finish()
         })
     })?;
     let tree = written.ok_or_else(|| Error::invalid("the layer was staged without being read"))?;

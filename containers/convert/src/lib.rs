@@ -13,6 +13,7 @@
 //! | [`erofs_tree`] | [`ErofsTree`]: an EROFS as such a tree |
 //! | [`file_system_tree`] | what both have in common |
 //! | `estargz` | entries that serve lazy loading, and are left out |
+//! | `extent_count` | the bound on the pieces in which layers store the disk |
 //! | `layer_stream` | compressed bytes become a tar, with the digests of both |
 //! | [`options`] | [`ConvertOptions`], and the names of layers that follow from them |
 //! | `tar_conversion` | the file system of the parent, changed by a tar |
@@ -36,6 +37,7 @@ mod disk_trees;
 pub mod erofs_tree;
 mod estargz;
 pub mod ext4_tree;
+mod extent_count;
 pub mod file_system_tree;
 pub mod file_tree;
 pub mod image;

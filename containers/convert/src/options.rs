@@ -21,6 +21,10 @@ pub const EROFS_WRITER_VERSION: u32 = 1;
 /// space in an image.
 pub const DEFAULT_DISK_SIZE: u64 = 64 << 30;
 
+/// The most extents of an image if nothing else is wanted: 1,048,576. Their tables take 16 MiB for a layer that is
+/// converted, 28 MiB with its data in the container's layer, and up to 37 MiB for the layers below.
+pub const DEFAULT_EXTENTS: u64 = 1 << 20;
+
 /// The sizes of disks that ext4 can have here, in bytes: 1 MiB to 16 TiB.
 const SIZES: RangeInclusive<u64> = 1 << 20..=16 << 40;
 
@@ -40,6 +44,9 @@ pub struct ConvertLimits {
     pub tar: TarLimits,
     /// The bounds on the entries of a layer.
     pub apply: ApplyLimits,
+    /// The most extents in the tables of an image's layers, which are in memory while the image is converted: the
+    /// pieces in which layers store the disk. The default is [`DEFAULT_EXTENTS`].
+    pub extents: u64,
     /// The most bytes of the tar of a layer. The default is 128 GiB: twice the default disk.
     pub tar_bytes: u64,
     /// The largest window of zstd as a power of 2, from 10 to 31: that many bytes of memory are needed. The default is
@@ -52,6 +59,7 @@ impl Default for ConvertLimits {
         Self {
             tar: TarLimits::default(),
             apply: ApplyLimits::default(),
+            extents: DEFAULT_EXTENTS,
             tar_bytes: 128 << 30,
             zstd_window_log: 26,
         }
@@ -60,10 +68,11 @@ impl Default for ConvertLimits {
 
 impl ConvertLimits {
     /// The names of the limits, as errors have them.
-    pub const NAMES: [&str; 11] = [
+    pub const NAMES: [&str; 12] = [
         "depth",
         "entries",
         "extended_bytes",
+        "extents",
         "file_bytes",
         "path_bytes",
         "sparse_extents",
@@ -87,6 +96,7 @@ impl ConvertLimits {
                 tar.entries = tar.entries.max(value);
             }
             "extended_bytes" => tar.extended_bytes = value,
+            "extents" => self.extents = value,
             "file_bytes" => tar.file_bytes = value,
             "path_bytes" => tar.path_bytes = value,
             "sparse_extents" => tar.sparse_extents = value,

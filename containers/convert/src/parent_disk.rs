@@ -35,20 +35,28 @@ pub struct ParentDisk {
     disk: Arc<dyn ReadAt>,
     /// The layers, if they are known.
     stack: Option<Arc<StackDisk>>,
+    /// The extents in the tables of the layers; 0 if they are not known.
+    extents: u64,
 }
 
 impl ParentDisk {
     /// The disk of a stack of layers.
     #[must_use]
     pub fn of(stack: Stack) -> Self {
+        let extents = stack.index().segments().len() as u64;
         let stack = Arc::new(StackDisk(stack));
-        Self { disk: Arc::clone(&stack) as Arc<dyn ReadAt>, stack: Some(stack) }
+        Self { disk: Arc::clone(&stack) as Arc<dyn ReadAt>, stack: Some(stack), extents }
     }
 
     /// The bytes of the disk.
     #[must_use]
     pub fn disk(&self) -> &Arc<dyn ReadAt> {
         &self.disk
+    }
+
+    /// The extents in the tables of the layers, all of which are in memory; 0 if the layers are not known.
+    pub(crate) fn extents(&self) -> u64 {
+        self.extents
     }
 
     /// `true` if a range of whole sectors may have other bytes than zeros. Of a stack, the tables of its layers tell:
@@ -66,7 +74,7 @@ impl ParentDisk {
 
 impl From<Arc<dyn ReadAt>> for ParentDisk {
     fn from(disk: Arc<dyn ReadAt>) -> Self {
-        Self { disk, stack: None }
+        Self { disk, stack: None, extents: 0 }
     }
 }
 
@@ -89,6 +97,8 @@ impl ReadAt for NotRead {
 #[derive(Default)]
 pub(crate) struct OpenLayers {
     layers: Vec<Layer>,
+    /// The extents in their tables.
+    extents: u64,
     /// The space for the packages of TurboOCI layers.
     budget: PackageBudget,
 }
@@ -97,6 +107,11 @@ impl OpenLayers {
     /// The number of layers that are open.
     pub(crate) fn len(&self) -> usize {
         self.layers.len()
+    }
+
+    /// The extents in the tables of the open layers.
+    pub(crate) fn extents(&self) -> u64 {
+        self.extents
     }
 
     /// Opens one more layer, `blob`, on top of those that are open. `source_size` is the length in bytes of the
@@ -111,6 +126,8 @@ impl OpenLayers {
         } else {
             Layer::open(open_layer_source(blob)?.source)?
         };
+        let of_target = opened.target().map_or(0, |target| target.segments().len());
+        self.extents += (opened.segments().len() + of_target) as u64;
         self.layers.push(opened);
         Ok(())
     }
@@ -123,6 +140,7 @@ impl OpenLayers {
         if self.layers.is_empty() {
             return Ok(None);
         }
-        Ok(Some(ParentDisk::of(Stack::new(self.layers.clone())?)))
+        let disk = ParentDisk::of(Stack::new(self.layers.clone())?);
+        Ok(Some(ParentDisk { extents: self.extents, ..disk }))
     }
 }

@@ -5,6 +5,7 @@ use crate::content::EntryContent;
 use crate::erofs_tree::ErofsTree;
 use crate::estargz::{is_of_estargz, start_of};
 use crate::ext4_tree::Ext4Tree;
+use crate::extent_count::ExtentCount;
 use crate::file_tree::FileTree;
 use crate::layer_stream::TarStream;
 use crate::options::{ConvertMode, ConvertOptions, EROFS_UUID, FILE_SYSTEM_UUID, HASH_SEED, layer_uuid};
@@ -81,6 +82,12 @@ impl TarConversion<'_> {
             parent_uuid: layer_uuid(parent_chain.as_ref()),
             ..LayerMeta::default()
         }
+    }
+
+    /// The count of the layer's extents, beside those of the layers below.
+    pub(crate) fn extents(&self) -> ExtentCount {
+        let below = self.place.parent.as_ref().map_or(0, ParentDisk::extents);
+        ExtentCount::new(below, self.options.limits.extents)
     }
 
     /// Reads all of a tar, writes the blocks that it changes to `blocks`, and checks the digests.

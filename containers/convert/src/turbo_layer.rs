@@ -16,6 +16,7 @@
 //! zeros. OverlayBD's convertor leaves them out, so that old data can show behind the end of a file that is mapped into
 //! memory.
 
+use crate::extent_count::ExtentCount;
 use crate::layer_stream::LayerStream;
 use crate::parent_disk::ParentDisk;
 use crate::tar_conversion::{TarConversion, WrittenTree};
@@ -37,11 +38,12 @@ use std::ops::Range;
 struct PackageBlocks<W: Write> {
     writer: LayerWriter<W>,
     below: Option<ParentDisk>,
+    extents: ExtentCount,
 }
 
 impl<W: Write> BlockSink for PackageBlocks<W> {
     fn data(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
-        self.writer.data(offset, bytes)
+        self.store(offset, bytes)
     }
 
     fn content(&mut self, offset: u64, bytes: &[u8], found: &[FoundSectors]) -> Result<()> {
@@ -49,6 +51,7 @@ impl<W: Write> BlockSink for PackageBlocks<W> {
         for FoundSectors { bytes: range, place } in found {
             self.own(offset, bytes, done..range.start)?;
             let (start, end) = (offset + range.start as u64, offset + range.end as u64);
+            self.extents.of_target(start, end - start, *place)?;
             self.writer.target(ByteRange::between(start, end), *place)?;
             done = range.end;
         }
@@ -61,13 +64,22 @@ impl<W: Write> PackageBlocks<W> {
     fn own(&mut self, offset: u64, bytes: &[u8], range: Range<usize>) -> Result<()> {
         let (start, own) = (offset + range.start as u64, &bytes[range]);
         if own.iter().any(|byte| *byte != 0) {
-            return self.writer.data(start, own);
+            return self.store(start, own);
         }
         let zeros = ByteRange::between(start, start + own.len() as u64);
         match &self.below {
-            Some(below) if !own.is_empty() && below.has_data(zeros)? => self.writer.zeroes(zeros),
+            Some(below) if !own.is_empty() && below.has_data(zeros)? => {
+                self.extents.zeros()?;
+                self.writer.zeroes(zeros)
+            }
             _ => Ok(()),
         }
+    }
+
+    /// Takes bytes that are stored here.
+    fn store(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.extents.own(offset, bytes.len() as u64)?;
+        self.writer.data(offset, bytes)
     }
 }
 
@@ -87,7 +99,8 @@ pub(crate) fn stage_package(
     let (metadata, index, tree, summary) = stream.with_tar(threads > 1, |tar| {
         let writer = LayerWriter::new(ZFileWriter::new(scratch, &packing)?, conversion.meta())?;
         let writer = writer.in_any_order().with_target();
-        let blocks = PackageBlocks { writer, below: conversion.place.parent.clone() };
+        let blocks =
+            PackageBlocks { writer, below: conversion.place.parent.clone(), extents: conversion.extents() };
         let (blocks, tree) = conversion.write(tar, blocks)?;
         let (output, summary) = blocks.writer.finish()?;
         Ok((output.finish()?.0, tar.take_index()?, tree, summary))

@@ -223,6 +223,41 @@ fn hostile_layers_are_refused_and_the_entry_is_named() {
 }
 
 #[test]
+fn the_extents_of_an_image_have_a_limit() {
+    let limited = |extents| {
+        let limits = ConvertLimits { extents, ..ConvertLimits::default() };
+        ConvertOptions { limits, ..options(1) }
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let staging = staging_in(dir.path());
+    let tars = sample_tars();
+    let (layers, _) = convert_all(&staging, &tars[..2], &limited(1 << 20));
+    let [first, second] = [0, 1].map(|at| layers[at].summary.segments);
+    assert!(first > 1 && second > 1);
+    // Each layer alone is within the limit; the second one is so with the first.
+    for (extents, is_enough) in [(first, true), (first - 1, false)] {
+        let done = convert_layer(
+            input(&tars[0], &tars[0]),
+            &first_place(&tars[0]),
+            &staging,
+            &limited(extents),
+            &Silent,
+        );
+        assert_eq!(done.is_ok(), is_enough, "{extents} of {first}");
+    }
+    let below = ParentDisk::of(Stack::new(vec![open(&staging, &layers[0].layer)]).unwrap());
+    let all = below.extents() + second;
+    for (extents, is_enough) in [(all, true), (all - 1, false), (below.extents(), false)] {
+        let place = LayerPlace { parent: Some(below.clone()), ..first_place(&tars[1]) };
+        let done = convert_layer(input(&tars[1], &tars[1]), &place, &staging, &limited(extents), &Silent);
+        assert_eq!(done.is_ok(), is_enough, "{extents} of {all}");
+    }
+    let (kind, text) = refused(input(&tars[2], &tars[2]), &tars[2], &limited(0));
+    assert_eq!(kind, ErrorKind::Unsupported);
+    assert!(text.contains("tar entry \"app/config.json\"") && text.contains("--limit extents="), "{text}");
+}
+
+#[test]
 fn damaged_layers_are_refused_wherever_the_damage_is() {
     let tar = TarMaker::new().dir("d").file("d/f", &noise(3, 20_000)).symlink("f", "d/l").done();
     for (_, bytes) in forms(&tar) {

@@ -404,3 +404,26 @@ fn a_parent_without_layers_serves_as_well() {
     let layer = convert_layer(input(&tars[1].0, &tars[1].1), &place, &staging, &options, &Silent).unwrap();
     assert_eq!(layer.layer, layers[1].layer);
 }
+
+#[test]
+fn the_extents_of_a_package_have_a_limit() {
+    let dir = tempfile::tempdir().unwrap();
+    let staging = staging_in(dir.path());
+    // Each file is an extent, because the end of its block is not in the tar.
+    let tar =
+        (0..100).fold(TarMaker::new(), |tar, n| tar.file(&format!("file-{n:02}"), &noise(n, 700))).done();
+    let stored = gzip(&tar, 6);
+    let convert = |extents| {
+        let mut options = options(ConvertMode::Turbo, 1);
+        options.limits.extents = extents;
+        let place = LayerPlace { chain: Digest::of(&tar), parent_chain: None, parent: None };
+        convert_layer(input(&stored, &tar), &place, &staging, &options, &Silent)
+    };
+    let segments = convert(1 << 20).unwrap().summary.segments;
+    assert!(segments > 100, "{segments}");
+    assert!(convert(segments).is_ok());
+    let error = convert(segments - 1).unwrap_err();
+    assert!(error.kind() == ErrorKind::Unsupported, "{error}");
+    let text = convert(50).unwrap_err().to_string();
+    assert!(text.contains("tar entry \"file-50\"") && text.contains("--limit extents=100"), "{text}");
+}

@@ -176,6 +176,28 @@ fn images_that_make_no_sense_are_refused_and_nothing_is_left() {
 }
 
 #[test]
+fn the_extents_of_all_layers_have_a_limit_together() {
+    let image = gzipped(&sample_tars());
+    let dir = tempfile::tempdir().unwrap();
+    let made = image.convert(dir.path(), "a", &options(1)).unwrap();
+    let extents: Vec<_> =
+        made.layers.iter().map(|layer| layer.converted.as_ref().unwrap().summary.segments).collect();
+    let all: u64 = extents.iter().sum();
+    let attempt = |dir: &Path, extents| {
+        let mut options = options(1);
+        options.limits.extents = extents;
+        image.convert(dir, "b", &options)
+    };
+    let other = tempfile::tempdir().unwrap();
+    let text = attempt(other.path(), all - 1).unwrap_err().to_string();
+    assert!(text.contains("layer 3 of 3") && text.contains("--limit extents="), "{text}");
+    assert_eq!(blobs(other.path()), 0);
+    assert!(attempt(other.path(), all).is_ok());
+    // Known layers are not opened, and need no memory.
+    assert!(attempt(dir.path(), 1).is_ok());
+}
+
+#[test]
 fn what_serves_estargz_is_left_out_whatever_the_source_says_of_it() {
     let table: &[u8] = br#"{"version": 1, "entries": []}"#;
     let tars = [
