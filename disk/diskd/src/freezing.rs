@@ -4,10 +4,10 @@
 //! device is frozen while the disk's changes are set aside. Of others, such as those of a virtual machine, this process
 //! knows nothing.
 //!
-//! While something is frozen, a file named `freezing` in the writable directory has the paths of the block devices, one a
-//! line. If the process is killed just then, the next one finds it, and ends the freezing: programs would wait for ever.
-//! The disk's own file does not lead there: it is another one with each process, and the kernel does not know the path
-//! of an earlier one any more.
+//! While something is frozen, a file named `freezing` in the writable directory has the paths of the block devices, one
+//! a line. If the process is killed just then, the next one finds it, and ends the freezing: programs would wait for
+//! ever. The disk's own file does not lead there: it is another one with each process, and the kernel does not know the
+//! path of an earlier one any more.
 
 use headstart_block::guarded::{FileAccess, GuardedDir, Like, is_trusted};
 use headstart_block::{Error, Result, private};
@@ -121,13 +121,14 @@ impl Freezer {
 enum Recovery {
     /// There is no note of it.
     Nothing,
-    /// It was thawed.
+    /// Something was thawed.
     Thawed,
-    /// It was noted, and none of it was found frozen.
+    /// Something was noted, and none of it was found frozen.
     NotFound,
 }
 
-/// The devices that are noted as frozen; `None` if there is no note. Of a note that another user may have written, none.
+/// The devices that are noted as frozen; `None` if there is no note. None are taken from a note that another user may
+/// have written.
 fn noted_devices(dir: &GuardedDir) -> Result<Option<Vec<PathBuf>>> {
     let failed = |error| Error::io("cannot be read", error).about(dir.path().join(FREEZING).display());
     let file = match dir.open_file(FREEZING, FileAccess::Read) {

@@ -65,9 +65,9 @@ impl LocalClient {
     /// # Errors
     /// An error with the daemon's text if it refuses the request, of the kind that the answer names. An answer of an
     /// earlier version names none: then of the kind that the status stands for ([`ErrorKind::Invalid`] for a status
-    /// other than 404, 409, 503 and 507; [`ErrorKind::NoDevice`] for 422 if the text is about nbd); [`ErrorKind::Unavailable`] if the daemon
-    /// cannot be reached, or the connection breaks before the whole answer has come; [`ErrorKind::Denied`] if this user
-    /// may not use the socket. There is no time limit.
+    /// other than 404, 409, 503 and 507; [`ErrorKind::NoDevice`] for 422 if the text is about nbd).
+    /// [`ErrorKind::Unavailable`] if the daemon cannot be reached, or the connection breaks before the whole answer has
+    /// come; [`ErrorKind::Denied`] if this user may not use the socket. There is no time limit.
     pub async fn ask(&self, method: Method, path: &str, body: Option<String>) -> Result<Value> {
         let mut request = self.client.request(method, format!("{HOST}{path}"));
         if let Some(body) = body {
