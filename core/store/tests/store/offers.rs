@@ -8,8 +8,9 @@ use headstart_testkit::registry::{PASSWORD, Registry, RegistryAccess, USER};
 use serde_json::{Value, json};
 use std::fs;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tempfile::TempDir;
+use tokio::time::Instant;
 
 /// A host with a file of credentials for one repository of a registry.
 struct Host<'a> {
