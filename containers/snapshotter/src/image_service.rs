@@ -191,8 +191,8 @@ fn failed(status: &Status) -> Error {
         Code::NotFound => Error::new(ErrorKind::NotFound, format!("containerd finds no such image: {said}")),
         _ if said.contains(WITHOUT_TLS) => {
             Error::new(ErrorKind::Unavailable, format!("containerd could not do it: {said}")).remedy(
-                "the registry has no TLS, which containerd has to be told by a file hosts.toml; the host's programs need \
-                 --plain-http: see \"A registry without TLS\" in docs/how-to/containerd.md",
+                "the registry has no TLS, which containerd has to be told by a file hosts.toml; the host's programs \
+                 need --plain-http: see \"A registry without TLS\" in docs/how-to/containerd.md",
             )
         }
         Code::InvalidArgument => Error::invalid(format!("containerd refuses the name: {said}")),
@@ -211,8 +211,8 @@ mod tests {
         assert!(error.ends_with("unpack image \"reg.lan/a:1\":  401  [2J"), "{error}");
         let error = failed(&Status::unimplemented("unknown service runtime.v1.ImageService")).to_string();
         assert!(error.contains("disabled_plugins"), "{error}");
-        let said = "failed to do request: Head \"https://reg.lan:5000/v2/a/manifests/1\": http: server gave HTTP response \
-                    to HTTPS client";
+        let said = "failed to do request: Head \"https://reg.lan:5000/v2/a/manifests/1\": http: server gave HTTP \
+                    response to HTTPS client";
         let error = failed(&Status::unknown(said)).to_string();
         assert!(error.contains("reg.lan:5000") && error.contains("hosts.toml"), "{error}");
     }

@@ -53,8 +53,8 @@ fn refuse_compressed(start: &[u8]) -> Result<()> {
     };
     Err(Error::unsupported(format!("is compressed by {by}: a container's layer, not a disk's"))
         .remedy(
-            "an ordinary container image becomes a disk by `headstart image convert`; `headstart image inspect --forms` \
-             lists the disks that were made of it before",
+            "an ordinary container image becomes a disk by `headstart image convert`; `headstart image inspect \
+             --forms` lists the disks that were made of it before",
         ))
 }
 

@@ -312,7 +312,7 @@ fn builds_of_which_other_hosts_would_lack_files_are_refused_when_they_are_built_
     assert!(other.containerd.snapshots().is_empty(), "{refused}");
 }
 
-/// `BuildKit` then unpacks the form's layers, with their annotations lost, on the original's, which have the same names.
+/// `BuildKit` then unpacks the form's layers, without annotations, on the original's, which have the same names.
 #[test]
 fn a_build_on_turbo_oci_is_refused_as_such_where_the_original_is_there() {
     let scene = Scene::new();
