@@ -18,8 +18,8 @@
 //! The numbers of projects are drawn from [`SPAN`] ones, from [`FIRST`] on. Other programs, or the snapshots of another
 //! root directory on that file system, may have some of them: a number is free if the file system counts no file for
 //! it. So nothing is recorded. The number of a snapshot is read back from its directory, and is free again when that is
-//! gone. As numbers are drawn, no container takes all of the next ones with empty files, or knows those of others, which
-//! it could charge with its own files. A search through all of them finds them.
+//! gone. As numbers are drawn, no container takes all of the next ones with empty files, or knows those of others,
+//! which it could charge with its own files. A search through all of them finds them.
 
 use headstart_block::{Error, Result};
 use libc::{c_long, dqblk};
@@ -191,8 +191,8 @@ fn are_held(flags: u16) -> bool {
 fn lacks(cause: &'static str) -> Error {
     Error::unsupported(cause).remedy(
         "for ext4, run tune2fs -O project,quota on the unmounted file system and mount it with -o prjquota (if mount \
-         says \"wrong fs type\", the kernel needs CONFIG_QFMT_V2: modprobe quota_v2); mount XFS with -o prjquota; Linux \
-         5.14 or later",
+         says \"wrong fs type\", the kernel needs CONFIG_QFMT_V2: modprobe quota_v2); mount XFS with -o prjquota; \
+         Linux 5.14 or later",
     )
 }
 

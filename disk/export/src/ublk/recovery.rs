@@ -15,8 +15,8 @@ const CONTENT: u64 = (1 << CONTENT_BITS) - 1;
 /// The flag of a device that a user without privileges has made, by the driver's interface.
 const UNPRIVILEGED: u64 = 1 << 5;
 
-/// `true` if a device with these flags is one that this user's processes have made, so that its word is believed: a user
-/// without privileges may write another disk's there, and would then be given that disk's content.
+/// `true` if a device with these flags is one that this user's processes have made, so that its word is believed: a
+/// user without privileges may write another disk's there, and would then be given that disk's content.
 pub(super) fn is_believed(flags: u64, owner: u32, user: u32) -> bool {
     flags & UNPRIVILEGED == 0 && owner == user
 }
