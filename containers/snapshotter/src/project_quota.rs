@@ -26,8 +26,8 @@ use libc::{c_long, dqblk};
 use linux_raw_sys::general::{FS_XFLAG_PROJINHERIT, fsxattr};
 use parking_lot::Mutex;
 use rustix::ioctl::{Getter, Opcode, Setter, ioctl, opcode};
+use rustix::rand::{GetRandomFlags, getrandom};
 use std::fs::{File, OpenOptions};
-use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd};
@@ -201,9 +201,12 @@ fn files_of(most: u64) -> u64 {
     if most == 0 { 0 } else { most.div_ceil(BYTES_A_FILE).max(LEAST_FILES) }
 }
 
-/// Draws a number that cannot be foreseen: the hashers of the standard library have secret keys.
+/// Draws a number that cannot be foreseen.
 fn draw() -> u64 {
-    RandomState::new().hash_one(())
+    let mut drawn = [0; 8];
+    // So few bytes always come, and where none do, the numbers are tried from the first one on.
+    let _ = getrandom(&mut drawn, GetRandomFlags::empty());
+    u64::from_ne_bytes(drawn)
 }
 
 /// The number of a project that is free for a snapshot; `None` if all that are drawn are taken.

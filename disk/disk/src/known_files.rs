@@ -65,7 +65,7 @@ impl KnownFiles {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
             dir => dir?,
         };
-        match dir.remove_file(&Self::file_name(name)) {
+        match dir.remove_file(Self::file_name(name)) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => {
                 Err(Error::io(format!("cannot forget {}", self.about), e).about(path.display()))
             }
