@@ -51,11 +51,10 @@ fn refuse_compressed(start: &[u8]) -> Result<()> {
         [0x28, 0xb5, 0x2f, 0xfd, ..] => "zstd",
         _ => return Ok(()),
     };
-    Err(Error::unsupported(format!("is compressed by {by}: a container's layer, not a disk's"))
-        .remedy(
-            "an ordinary container image becomes a disk by `headstart image convert`; `headstart image inspect \
+    Err(Error::unsupported(format!("is compressed by {by}: a container's layer, not a disk's")).remedy(
+        "an ordinary container image becomes a disk by `headstart image convert`; `headstart image inspect \
              --forms` lists the disks that were made of it before",
-        ))
+    ))
 }
 
 impl LayerSource {
