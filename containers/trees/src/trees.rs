@@ -74,8 +74,8 @@ const ANSWER_HOLDS: Duration = Duration::from_secs(60);
 /// Answers that are kept at most.
 const ANSWERS_MOST: usize = 256;
 /// A question to a registry: a repository, a tag or digest in it, and the digest of the manifest that is meant; if that
-/// is not known, the chain id of the layer. The last part is the number of the pull with whose credentials it is asked: what
-/// such a question has brought answers none that is asked with those of another pull, or without any.
+/// is not known, the chain id of the layer. The last part is the number of the pull with whose credentials it is
+/// asked: what such a question has brought answers none that is asked with those of another pull, or without any.
 type Question = (Location, Selector, Digest, Option<u64>);
 
 /// A moment's answer of a registry; `None`: the image has no form whose layers are disks.
@@ -162,10 +162,10 @@ impl ImageTrees {
         Self { wish, ..self }
     }
 
-    /// Asks registries with the credentials that these pulls offer, while they go on, and with none that are kept: those
-    /// are another pull's, and for disks that were attached then. The maker of an image
-    /// can name any other image in its annotations, which clients hand on as labels, and would get its files with the
-    /// credentials of an earlier pull.
+    /// Asks registries with the credentials that these pulls offer, while they go on, and with none that are kept:
+    /// those are another pull's, and for disks that were attached then. The maker of an image can name any other image
+    /// in its annotations, which clients hand on as labels, and would get its files with the credentials of an earlier
+    /// pull.
     #[must_use]
     pub fn with_pulls(self, pulls: Option<Arc<PullSecrets>>) -> Self {
         Self { pulls, ..self }

@@ -14,9 +14,9 @@
 //! first. The latter are tried first, and a registry that refuses them gets the former. Files without `offered` are of
 //! versions that put both in one place; readers of these versions pass over `offered`.
 //!
-//! `earlier` has those that were accepted before the ones of `repositories`, the newest first: that containerd could pull
-//! an image may be a mirror's doing, and says nothing about the credentials then. Readers of earlier versions pass over
-//! it, and writers of earlier versions drop it.
+//! `earlier` has those that were accepted before the ones of `repositories`, the newest first: that containerd could
+//! pull an image may be a mirror's doing, and says nothing about the credentials then. Readers of earlier versions
+//! pass over it, and writers of earlier versions drop it.
 //!
 //! The file is its user's alone. It is read again whenever a registry asks for credentials: the program that writes it
 //! replaces it as a whole. Credentials of one repository are shown for no other one, and for none after `until`, in

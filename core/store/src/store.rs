@@ -93,8 +93,9 @@ pub trait Store: Send + Sync {
         false
     }
 
-    /// `true` if this store may hide what it has from credentials that a pull has brought, and that end with it: that it
-    /// has found nothing says nothing about the right of this host then. Access is denied only where others were tried.
+    /// `true` if this store may hide what it has from credentials that a pull has brought, and that end with it: that
+    /// it has found nothing says nothing about the right of this host then. Access is denied only where others were
+    /// tried.
     async fn may_have_refused_others(&self) -> bool {
         false
     }

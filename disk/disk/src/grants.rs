@@ -144,9 +144,9 @@ impl Question {
     }
 }
 
-/// Keeps what a store has answered about an image. Access is denied only where all credentials of this host were refused,
-/// also while pulls offer others. But where the image is hidden from one user, no others are asked for: if that one may
-/// be a pull's alone, the answer says nothing about the right of this host.
+/// Keeps what a store has answered about an image. Access is denied only where all credentials of this host were
+/// refused, also while pulls offer others. But where the image is hidden from one user, no others are asked for: if
+/// that one may be a pull's alone, the answer says nothing about the right of this host.
 pub(crate) async fn keep(store: &dyn Store, answer: &Answer, grants: &Grants, name: &str, digest: &Digest) {
     match answer {
         Ok(None) => grants.renew(name, digest),

@@ -78,7 +78,7 @@ impl Proof {
     }
 }
 
-/// What the registry has refused.
+/// The refusal of a registry.
 pub(super) enum Refusal {
     /// A client whose credentials it has not asked for so far.
     Unknown,

@@ -107,10 +107,10 @@ impl Credentials {
         self.has_seen_offers.load(Ordering::Relaxed)
     }
 
-    /// The credential that a request shows, but for those that were refused to it; `None` if there is no other. One that
-    /// the registry has taken, or that was chosen before, is taken without a look. `by_password` prefers passwords; what
-    /// else comes is all that there is. Otherwise nothing at all comes last: what is open to all stays so whatever a user
-    /// has offered.
+    /// The credential that a request shows, but for those that were refused to it; `None` if there is no other. One
+    /// that the registry has taken, or that was chosen before, is taken without a look. `by_password` prefers
+    /// passwords; what else comes is all that there is. Otherwise nothing at all comes last: what is open to all stays
+    /// so whatever a user has offered.
     pub(super) async fn choose(&self, attempt: &Attempt, by_password: bool) -> Result<Option<Credential>> {
         let mut state = self.state.lock().await;
         let is_good =

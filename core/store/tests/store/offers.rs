@@ -114,7 +114,7 @@ async fn wrong_passwords_hide_no_other_credentials() {
     assert_eq!(is_let_in(&*store).await, Ok(()));
 }
 
-/// What is open to all stays so, whatever a user has offered or kept, and whatever the host has.
+/// An image that is open to all stays so, whatever a user has offered or kept, and whatever the host has.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_public_image_is_open_whatever_credentials_there_are() {
     let Some(house) = House::new(Behaviour::default()).await else { return };

@@ -87,8 +87,8 @@ fn an_image_that_its_store_has_refused_is_not_attached_any_more() {
     whole.attach(Some(HOUR)).unwrap();
 }
 
-/// A pull from whose user the image is hidden takes no disk away from a host whose registry is away later. What is denied
-/// was denied to all credentials of the host, whatever goes on.
+/// A pull from whose user the image is hidden takes no disk away from a host whose registry is away later. What is
+/// denied was denied to all credentials of the host, whatever goes on.
 #[test]
 fn what_is_hidden_from_the_user_of_a_pull_withdraws_no_right() {
     use ErrorKind::{Denied, NotFound};
