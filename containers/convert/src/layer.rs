@@ -19,6 +19,7 @@ use crate::apply::LayerCounts;
 use crate::extent_count::ExtentCount;
 use crate::layer_stream::{LayerStream, peek};
 use crate::options::{ConvertMode, ConvertOptions};
+use crate::parent_disk::ParentDisk;
 use crate::tar_conversion::{LayerPlace, TarConversion, WrittenFileSystem, WrittenTree};
 use crate::turbo_layer::stage_package;
 use headstart_block::{Digest, Error, ErrorKind, FileSystemKind, Result};
@@ -125,6 +126,8 @@ fn convert(
 /// The layer of the disk, as the file system's output.
 struct LayerBlocks {
     writer: LayerWriter<LayerOutput>,
+    /// The layers below, of which some may be of TurboOCI.
+    below: Option<ParentDisk>,
     extents: ExtentCount,
 }
 
@@ -132,6 +135,10 @@ impl BlockSink for LayerBlocks {
     fn data(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.extents.own(offset, bytes.len() as u64)?;
         self.writer.data(offset, bytes)
+    }
+
+    fn cannot_compare(&self, offset: u64) -> bool {
+        self.below.as_ref().is_some_and(|below| below.is_in_tar(offset))
     }
 }
 
@@ -146,7 +153,8 @@ fn stage_native(
     let (layer, summary) = stage_layer(staging, &options.threaded_packing(), |output| {
         stream.with_tar(options.threads > 1, |tar| {
             let writer = LayerWriter::new(output, conversion.meta())?.in_any_order();
-            let blocks = LayerBlocks { writer, extents: conversion.extents() };
+            let below = conversion.place.parent.clone();
+            let blocks = LayerBlocks { writer, below, extents: conversion.extents() };
             let (blocks, tree) = conversion.write(tar, blocks)?;
             written = Some(tree);
             blocks.writer.finish()

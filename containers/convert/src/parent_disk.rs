@@ -1,10 +1,11 @@
 //! The disk of layers that are converted already, as the parent of the next one.
 
 use headstart_block::{BlockDevice, ByteRange, Error, ReadAt, Result, SECTOR_SIZE, to_usize};
+use headstart_file_blocks::BLOCK_SIZE;
 use headstart_image::blob::open_layer_source;
 use headstart_image::manifest::ImageLayer;
 use headstart_image::turbo::{InflatedCache, PackageBudget, TurboLayer};
-use headstart_lsmt::{Layer, Stack};
+use headstart_lsmt::{Layer, Segment, Stack};
 use std::sync::Arc;
 
 /// The disk of a stack of layers.
@@ -21,6 +22,13 @@ impl ReadAt for StackDisk {
 
     fn decode_unit(&self) -> u64 {
         self.0.decode_unit()
+    }
+}
+
+impl StackDisk {
+    /// The segments in a range of whole sectors.
+    fn segments(&self, range: ByteRange) -> impl Iterator<Item = Segment> {
+        self.0.index().lookup(range.offset() / SECTOR_SIZE, range.end() / SECTOR_SIZE)
     }
 }
 
@@ -59,12 +67,24 @@ impl ParentDisk {
         self.extents
     }
 
+    /// `true` if some of the block at byte `offset` lies in the tar of a TurboOCI layer, which a conversion does not
+    /// read.
+    pub(crate) fn is_in_tar(&self, offset: u64) -> bool {
+        self.stack.as_ref().is_some_and(|stack| {
+            let sources = stack.0.sources();
+            let block = ByteRange::between(offset, offset + BLOCK_SIZE as u64);
+            stack.segments(block).any(|segment| {
+                let source = sources.get(usize::from(segment.layer()));
+                !segment.is_zeroed() && source.is_some_and(|source| source.is_target)
+            })
+        })
+    }
+
     /// `true` if a range of whole sectors may have other bytes than zeros. Of a stack, the tables of its layers tell:
     /// nothing is read.
     pub(crate) fn has_data(&self, range: ByteRange) -> Result<bool> {
         if let Some(stack) = &self.stack {
-            let (first, end) = (range.offset() / SECTOR_SIZE, range.end() / SECTOR_SIZE);
-            return Ok(stack.0.index().lookup(first, end).any(|segment| !segment.is_zeroed()));
+            return Ok(stack.segments(range).any(|segment| !segment.is_zeroed()));
         }
         let mut bytes = vec![0; to_usize(range.len())];
         self.disk.read_at(&mut bytes, range.offset())?;
@@ -79,7 +99,8 @@ impl From<Arc<dyn ReadAt>> for ParentDisk {
 }
 
 /// The data of files of a lower TurboOCI layer. A conversion reads the metadata of the disk below and never the data:
-/// what comes again is referred to again, and not compared.
+/// what comes again is referred to again, and not compared. Metadata that comes where it lies is not compared, either
+/// ([`ParentDisk::is_in_tar`]).
 struct NotRead(u64);
 
 impl ReadAt for NotRead {

@@ -57,6 +57,10 @@ impl<W: Write> BlockSink for PackageBlocks<W> {
         }
         self.own(offset, bytes, done..bytes.len())
     }
+
+    fn cannot_compare(&self, offset: u64) -> bool {
+        self.below.as_ref().is_some_and(|below| below.is_in_tar(offset))
+    }
 }
 
 impl<W: Write> PackageBlocks<W> {

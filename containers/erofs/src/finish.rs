@@ -115,11 +115,7 @@ impl<S: BlockSink> ErofsFileSystem<S> {
         places.write(&mut state)?;
         let State { superblock, mut blocks, disk_blocks, .. } = state;
         superblock.encode(blocks.get_mut(0)?);
-        let mut metadata_blocks = 0;
-        blocks.changes(&mut |number, content| {
-            metadata_blocks += 1;
-            sink.data(number * BLOCK_SIZE as u64, content)
-        })?;
+        let metadata_blocks = blocks.write_to(&mut sink)?;
         let summary = ErofsSummary {
             size: u64::from(disk_blocks) * BLOCK_SIZE as u64,
             free_blocks: (disk_blocks - superblock.blocks).into(),

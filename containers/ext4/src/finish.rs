@@ -80,11 +80,7 @@ impl<S: BlockSink> FileSystem<S> {
         superblock.free_inodes = exact(free_inodes, "no more than there are inodes");
         blocks.get_mut(0)?[SUPERBLOCK_OFFSET..SUPERBLOCK_OFFSET + SUPERBLOCK_SIZE]
             .copy_from_slice(&superblock.encode());
-        let mut metadata_blocks = 0;
-        blocks.changes(&mut |number, content| {
-            metadata_blocks += 1;
-            sink.data(number * BLOCK_SIZE as u64, content)
-        })?;
+        let metadata_blocks = blocks.write_to(&mut sink)?;
         let summary = FileSystemSummary {
             size: geometry.blocks() * BLOCK_SIZE as u64,
             free_blocks: superblock.free_blocks,

@@ -13,7 +13,7 @@
 
 use crate::block_reader::BlockReader;
 use crate::moved::MovedBlocks;
-use crate::{BLOCK_SIZE, Block};
+use crate::{BLOCK_SIZE, Block, BlockSink};
 use headstart_block::{Error, Result};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -120,15 +120,33 @@ impl ChangedBlocks {
     /// Calls `each` with the number and content of every block that differs from the parent's, in ascending order.
     pub fn changes(mut self, each: &mut dyn FnMut(u64, &Block) -> Result<()>) -> Result<()> {
         while let Some((number, content)) = self.pop_first()? {
-            let same = match &mut self.parent {
-                Some(parent) => *parent.block(number)? == *content,
-                None => content.iter().all(|&byte| byte == 0),
-            };
-            if !same {
+            if self.differs(number, &content)? {
                 each(number, &content)?;
             }
         }
         Ok(())
+    }
+
+    /// Writes every block that differs from the parent's, in ascending order, and those that cannot be compared
+    /// ([`BlockSink::cannot_compare`]). Returns their number.
+    pub fn write_to(mut self, sink: &mut dyn BlockSink) -> Result<u64> {
+        let mut written = 0;
+        while let Some((number, content)) = self.pop_first()? {
+            let offset = number * BLOCK_SIZE as u64;
+            if sink.cannot_compare(offset) || self.differs(number, &content)? {
+                written += 1;
+                sink.data(offset, &*content)?;
+            }
+        }
+        Ok(written)
+    }
+
+    /// `true` if a block has other bytes than the parent's.
+    fn differs(&mut self, number: u64, content: &Block) -> Result<bool> {
+        Ok(match &mut self.parent {
+            Some(parent) => parent.block(number)? != content,
+            None => content.iter().any(|&byte| byte != 0),
+        })
     }
 
     /// Takes out the changed block with the lowest number.
@@ -268,6 +286,43 @@ mod tests {
         new.get_mut(9).unwrap();
         new.fresh(2).unwrap()[1] = 1;
         assert_eq!(changes(new).iter().map(|(number, _)| *number).collect::<Vec<_>>(), [2]);
+    }
+
+    /// A list of the blocks that are written. What the parent has at `hidden` cannot be read.
+    struct Written {
+        hidden: u64,
+        blocks: Vec<(u64, u8)>,
+    }
+
+    impl BlockSink for Written {
+        fn data(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+            self.blocks.push((offset / BLOCK_SIZE as u64, bytes[0]));
+            Ok(())
+        }
+
+        fn cannot_compare(&self, offset: u64) -> bool {
+            offset / BLOCK_SIZE as u64 == self.hidden
+        }
+    }
+
+    #[test]
+    fn a_block_that_cannot_be_compared_is_written_without_a_read() {
+        let mut blocks = over_parent();
+        blocks.get_mut(4).unwrap();
+        blocks.get_mut(5).unwrap()[0] = 77;
+        blocks.get_mut(6).unwrap();
+        // The parent has no such block: reading it would be an error.
+        blocks.fresh(BLOCKS).unwrap()[0] = 1;
+        let mut sink = Written { hidden: BLOCKS, blocks: Vec::new() };
+        assert_eq!(blocks.write_to(&mut sink).unwrap(), 2);
+        assert_eq!(sink.blocks, [(5, 77), (BLOCKS, 1)]);
+        // The same bytes as the parent's are written, too, if they cannot be compared.
+        let mut blocks = over_parent();
+        blocks.get_mut(4).unwrap();
+        blocks.get_mut(5).unwrap();
+        let mut sink = Written { hidden: 4, blocks: Vec::new() };
+        assert_eq!(blocks.write_to(&mut sink).unwrap(), 1);
+        assert_eq!(sink.blocks, [(4, 4)]);
     }
 
     #[test]

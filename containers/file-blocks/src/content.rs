@@ -26,6 +26,14 @@ pub trait BlockSink {
         let _ = found;
         self.data(offset, bytes)
     }
+
+    /// `true` if the parent has content of a file in the block at byte `offset` of the disk that cannot be read here,
+    /// because it stayed in another file ([`content`](Self::content)). Metadata that takes such a block is written
+    /// without a comparison.
+    fn cannot_compare(&self, offset: u64) -> bool {
+        let _ = offset;
+        false
+    }
 }
 
 /// The content of a file, as a stream.

@@ -239,6 +239,35 @@ fn data_of_a_file_that_is_gone_does_not_show_behind_another() {
 }
 
 #[test]
+fn metadata_comes_where_a_file_that_is_gone_has_its_bytes_in_a_tar() {
+    let dir = tempfile::tempdir().unwrap();
+    let staging = staging_in(dir.path());
+    // The directories of the last layer take the blocks of the file that the second one removes.
+    let dirs = (0..40).fold(TarMaker::new(), |tar, number| tar.dir(&format!("d{number}")));
+    let tars = [
+        TarMaker::new().file("kept", b"x").file("gone", &noise(7, 256 << 10)).done(),
+        TarMaker::new().file(".wh.gone", b"").done(),
+        dirs.symlink(&"t".repeat(100), "link").done(),
+    ];
+    let options = options(ConvertMode::Turbo, 1);
+    let below: [fn(&[u8]) -> Vec<u8>; 3] = [|tar| gzip(tar, 6), <[u8]>::to_vec, |tar| zstd(tar, 1)];
+    for top in [gzip(&tars[2], 6), zstd(&tars[2], 1)] {
+        let mut converted = Vec::new();
+        for below in below {
+            let lower = tars[..2].iter().map(|tar| (below(tar), tar.clone()));
+            let stack: Vec<_> = lower.chain([(top.clone(), tars[2].clone())]).collect();
+            let (mut layers, disk) = convert_all(&staging, &stack, &options);
+            check_disk(&disk, &stack);
+            let layer = layers.remove(2);
+            assert!(layer.file_system.metadata_blocks > 40, "{:?}", layer.file_system);
+            converted.push(layer.layer);
+        }
+        // Each form of the layers below gives the same bytes, whether the file's could be read or not.
+        assert!(converted.iter().all(|layer| *layer == converted[0]), "{converted:?}");
+    }
+}
+
+#[test]
 fn sparse_files_stay_in_the_tar_where_their_runs_lie_alike() {
     let (a, b, c) = (noise(1, 8192), noise(2, 1024), noise(3, 700));
     let alike = [(0, &a[..]), (1 << 20, &b), ((2 << 20) + 512, &c)];
