@@ -66,7 +66,8 @@ pub struct ConvertedLayer {
 
 /// Converts a layer, and stages its blob. The blob depends on the tar, the parent's content, the chain ids and the
 /// options; not on the number of threads, or the place and form of the parent. That of a native layer does not depend
-/// on the compression of the tar either.
+/// on the compression of the tar either. One exception is known: where metadata comes in the place of a removed file
+/// that had the very same bytes, it is left out if that file can be read, and written if it lies in a tar.
 ///
 /// # Errors
 /// [`ErrorKind::Corrupt`] if the stream is damaged, is not the one that the image says, or makes no sense on the
