@@ -35,9 +35,9 @@ const MOST_OF_FILES: u64 = 40 * MIB;
 /// The most memory of a command that does not come from a file: not the pages of the program, of which a development
 /// build has 10 MiB more than the one that is installed.
 ///
-/// The kernel keeps the highest sum of both, which no short peak escapes; but the pages of files at that moment may have
-/// been fewer than at the end. A look at the memory itself, every few milliseconds, may miss a peak. Either is too small
-/// at worst, so the larger one counts.
+/// The kernel keeps the highest sum of both, which no short peak escapes; but the pages of files at that moment may
+/// have been fewer than at the end. A look at the memory itself, every few milliseconds, may miss a peak. Either is too
+/// small at worst, so the larger one counts.
 pub(crate) fn most_anonymous(scene: &Scene, words: &str) -> u64 {
     let [all, of_files, anonymous, shared] =
         peaks(scene, words, ["VmHWM:", "RssFile:", "RssAnon:", "RssShmem:"]);
