@@ -39,7 +39,7 @@ const MOST_REDIRECTS: usize = 5;
 const WITHOUT_TLS: &str =
     "it was asked without TLS: if it has TLS, leave out `--plain-http`, or write https://";
 
-/// The remedy if nothing is at the port of servers without TLS, where nobody has named a port.
+/// The remedy if nothing is at the port of servers without TLS, where the address has no port.
 const NOT_AT_PORT_80: &str = "check the address, and that the server runs; it was asked without TLS on port 80: if it \
                               has TLS, leave out `--plain-http`, or write https://";
 

@@ -13,7 +13,7 @@ pub(super) const WEIGHT_LEAST: u64 = 4 << 10;
 /// An entry by what decides whether it stays.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
-    /// The owner of the registry, who has all of its ports, and all names below a domain.
+    /// The owner of the registry: of all of its ports, and of all names below a domain.
     pub(super) host: String,
     /// Its place in time: an older entry has a smaller one.
     pub(super) age: u64,

@@ -47,8 +47,8 @@ pub(super) fn is_same_domain(registry: &str, server: &str) -> bool {
     shared >= needed && !OF_CUSTOMERS.iter().any(|domain| is_below(domain))
 }
 
-/// The owner of a registry, `host` or `host:port`, as far as its name tells: one who has a domain can have any number
-/// of names below it, and one who has an IPv6 address has all of its /64. Two hosts of one owner have the same.
+/// The owner of a registry, `host` or `host:port`, as far as its name tells: the owner of a domain can have any number
+/// of names below it, and that of an IPv6 address has all of its /64. Two hosts of one owner have the same.
 pub fn owner_of(host: &str) -> String {
     let name = host_of(host).to_ascii_lowercase();
     if let Ok(address) = name.trim_matches(['[', ']']).parse::<std::net::Ipv6Addr>() {
