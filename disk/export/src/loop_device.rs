@@ -188,7 +188,7 @@ pub(crate) fn denied() -> Error {
 
 /// Sets up the loop device that is the next free one, so that a disk that is mounted soon need not wait for that: a
 /// change of a device's longest request takes the kernel 10 ms and more. It keeps that setting when the device gets a
-/// file. Best effort: [`attach`] does what is left to do.
+/// file. Best effort: `attach` does what is left to do.
 ///
 /// Another program may take the number first. Its device is left alone if it has its file by then; one that gets its
 /// file within the next few system calls waits once for the change, and keeps the setting, as every later user of the

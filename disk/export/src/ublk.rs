@@ -11,7 +11,7 @@
 //! same bytes, before they are answered. No request fails, and none waits for longer than the next process takes to
 //! start. Devices that another user has made, or one without privileges, are passed over, whatever their word is. A
 //! device whose disk has no next process keeps requests for ever: the agent of the disk releases it
-//! ([`release`]).
+//! (`release`, with the feature `ublk`).
 //!
 //! # Safety precautions
 //!
