@@ -26,6 +26,17 @@ const OF_CUSTOMERS: [&str; 11] = [
     "run.app",
 ];
 
+/// `true` if the domain of these labels, the last one first, is one below which a country gives names to applicants.
+fn is_given_below(labels: &[&str]) -> bool {
+    matches!(labels, [country, second, ..] if country.len() == 2 && GIVEN_BELOW.contains(second))
+}
+
+/// The domain above a name of a provider's customer.
+fn provider_above(name: &str) -> Option<&'static str> {
+    let is_below = |domain: &str| name.strip_suffix(domain).is_some_and(|rest| rest.ends_with('.'));
+    OF_CUSTOMERS.into_iter().find(|domain| is_below(domain))
+}
+
 /// `true` if both hosts belong to one owner, as far as names tell: `registry-1.docker.io` and `auth.docker.io`,
 /// `registry.gitlab.com` and `gitlab.com`.
 pub(super) fn is_same_domain(registry: &str, server: &str) -> bool {
@@ -36,15 +47,10 @@ pub(super) fn is_same_domain(registry: &str, server: &str) -> bool {
     }
     let (ours, theirs): (Vec<_>, Vec<_>) = (registry.rsplit('.').collect(), server.rsplit('.').collect());
     let shared = ours.iter().zip(&theirs).take_while(|(a, b)| a == b).count();
-    let is_given = |labels: &[&str]| match labels {
-        [country, second, ..] => country.len() == 2 && GIVEN_BELOW.contains(second),
-        _ => false,
-    };
     // `registry.REGION.aliyuncs.com` and `dockerauth.REGION.aliyuncs.com` are the provider's.
     let is_regional = registry.ends_with(".aliyuncs.com");
-    let needed = if is_given(&ours) || is_regional { 3 } else { 2 };
-    let is_below = |domain: &str| registry.strip_suffix(domain).is_some_and(|rest| rest.ends_with('.'));
-    shared >= needed && !OF_CUSTOMERS.iter().any(|domain| is_below(domain))
+    let needed = if is_given_below(&ours) || is_regional { 3 } else { 2 };
+    shared >= needed && provider_above(&registry).is_none()
 }
 
 /// The owner of a registry, `host` or `host:port`, as far as its name tells: the owner of a domain can have any number
@@ -60,12 +66,11 @@ pub fn owner_of(host: &str) -> String {
         return name.to_owned();
     }
     let labels: Vec<_> = name.rsplit('.').collect();
-    let is_below = |domain: &&&str| name.strip_suffix(**domain).is_some_and(|rest| rest.ends_with('.'));
-    let needed = match OF_CUSTOMERS.iter().find(is_below) {
+    let needed = match provider_above(name) {
         // Names of customers there have several labels.
-        Some(&"amazonaws.com") => labels.len(),
+        Some("amazonaws.com") => labels.len(),
         Some(domain) => domain.split('.').count() + 1,
-        None if labels.len() > 1 && labels[0].len() == 2 && GIVEN_BELOW.contains(&labels[1]) => 3,
+        None if is_given_below(&labels) => 3,
         None => 2,
     };
     let mut owner: Vec<_> = labels.into_iter().take(needed).collect();
